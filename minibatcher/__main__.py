@@ -1,0 +1,5 @@
+"""`python -m minibatcher`."""
+
+from minibatcher.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The wing that keeps: who owns which block, and the tensors behind the blocks."""

@@ -1,0 +1,170 @@
+"""Attention over a flat batch, through block tables, in plain PyTorch.
+
+The engine runs the model as transformers ships it. While it runs, each attention layer hands the queries, keys and
+values of the whole flat batch, after rotary embedding, to the function in `CURRENT`; that is `attend`, below. It
+writes the new keys and values into the pool and lets every token see its own request's tokens up to itself.
+
+Why a context variable and not a keyword argument: some models (StableLM) do not pass extra arguments on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+
+from minibatcher.memory.pool import KVPool
+
+NAME = "minibatcher"
+
+
+@dataclass
+class Piece:
+    """Rows `start` to `end` of the flat batch, attended to in one call.
+
+    Either a chunk: several tokens of one request; slots is [1, context].
+    Or a group of decodes: one token each of B requests; slots is [B, longest context].
+    """
+
+    start: int
+    end: int
+    contexts: list[int]  # tokens of each request in the cache, the new ones included; the last is the longest
+    slots: Tensor  # where they lie in the pool; behind its end a row names a slot of its own
+
+    @property
+    def num_new(self) -> int:
+        """New tokens a request: 1 in a group of decodes."""
+        return (self.end - self.start) // len(self.contexts)
+
+
+@dataclass
+class FlatBatch:
+    """The work of one step without padding: T tokens of several requests in a row.
+
+    input_ids, positions, slot_mapping: [T]. A token stands at its own request's position, and its keys and values go
+    to its entry of slot_mapping. last_rows: the rows to be sampled, one for each request whose gap closes.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    last_rows: Tensor
+    pieces: list[Piece]
+    pool: KVPool
+    masks: dict[tuple[int, int | None], Tensor | None] = field(default_factory=dict)  # once a step, not once a layer
+
+    def mask(self, number: int, window: int | None) -> Tensor | None:
+        """What piece `number` may see, added to its scores: [B, 1, num_new, longest context]; None is everything."""
+        key = (number, window)
+        if key not in self.masks:
+            self.masks[key] = _mask(self.pieces[number], window, self.pool.keys[0])
+        return self.masks[key]
+
+
+def _mask(piece: Piece, window: int | None, like: Tensor) -> Tensor | None:
+    longest = piece.contexts[-1]
+    if piece.num_new == 1 and piece.contexts[0] == longest and (window is None or longest <= window):
+        return None
+    contexts = torch.tensor(piece.contexts, device=like.device)[:, None, None, None]
+    row = torch.arange(piece.num_new, device=like.device)[None, None, :, None]
+    own = contexts - piece.num_new + row  # the position at which the row's token stands
+    seen = torch.arange(longest, device=like.device)
+    visible = seen <= own
+    if window is not None:
+        visible &= seen > own - window
+    return torch.zeros(visible.shape, dtype=like.dtype, device=like.device).masked_fill_(~visible, -torch.inf)
+
+
+def attend(
+    batch: FlatBatch,
+    layer: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """query `[T, heads, head_dim]`, key and value `[T, kv_heads, head_dim]` -> output `[T, heads, head_dim]`."""
+    batch.pool.write(layer, batch.slot_mapping, key, value)
+    outputs = []
+    for number, piece in enumerate(batch.pieces):
+        rows, shape = slice(piece.start, piece.end), (len(piece.contexts), piece.num_new)
+        q = query[rows].unflatten(0, shape)
+        if piece.contexts[-1] == piece.num_new:  # all that may be seen is new, and need not be read back
+            k, v = key[rows].unflatten(0, shape), value[rows].unflatten(0, shape)
+        else:
+            k, v = batch.pool.read(layer, piece.slots)
+        outputs.append(_attention(q, k, v, batch.mask(number, window), scale, softcap).flatten(0, 1))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None) -> Tensor:
+    """q `[B, n, heads, D]`, k and v `[B, context, kv_heads, D]` -> `[B, n, heads, D]`."""
+    k, v = k.transpose(1, 2), v.transpose(1, 2)
+    kv_heads = k.shape[1]
+    if softcap is not None:
+        q = q.transpose(1, 2).unflatten(1, (kv_heads, -1))  # [B, kv_heads, heads that share them, n, D]
+        scores = softcap * torch.tanh(q @ k.unsqueeze(2).mT * (scale / softcap))
+        scores = scores if mask is None else scores + mask.unsqueeze(2)
+        out = scores.softmax(dim=-1, dtype=torch.float32).to(v.dtype) @ v.unsqueeze(2)
+        return out.flatten(1, 2).transpose(1, 2)
+    if q.shape[1] > 1:
+        return scaled_dot_product_attention(q.transpose(1, 2), k, v, mask, scale=scale, enable_gqa=True).transpose(1, 2)
+    # A decode has one row: the heads that share keys become rows beside each other, so a key is read once for all.
+    q = q.squeeze(1).unflatten(1, (kv_heads, -1))
+    return scaled_dot_product_attention(q, k, v, mask, scale=scale).flatten(1, 2).unsqueeze(1)
+
+
+# -- how the model finds it -------------------------------------------------------------------------------------------
+
+
+class Attend(Protocol):
+    def __call__(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor: ...
+
+
+CURRENT: ContextVar[Attend] = ContextVar("attend, for the batch that the model is being run on")
+
+
+@contextmanager
+def attending(model: PreTrainedModel, function: Attend) -> Iterator[None]:
+    """Let the model attend by `function`, and leave it as it was.
+
+    The attention implementation is state of the model, and two engines may share one model.
+    """
+    own = model.config._attn_implementation
+    token = CURRENT.set(function)
+    model.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(own)
+        CURRENT.reset(token)
+
+
+def _interface(module, query, key, value, attention_mask, *, scaling=None, sliding_window=None, softcap=None, **kwargs):
+    """What transformers calls: query `[1, heads, T, D]`, key and value `[1, kv_heads, T, D]` -> `[1, T, heads, D]`."""
+    if kwargs.get("s_aux") is not None:
+        raise ValueError("this model's attention has sinks (s_aux), which are not built yet")
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+    return CURRENT.get()(module.layer_idx, q, k, v, scale, sliding_window, softcap)[None], None
+
+
+AttentionInterface.register(NAME, _interface)

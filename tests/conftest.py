@@ -1,0 +1,40 @@
+"""One torch thread, fixed seeds, no network, and the fixtures that several files share."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)
+settings.register_profile("minibatcher", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("minibatcher")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    from minibatcher.model.load import load
+
+    return load("tiny")
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    from minibatcher.model.load import load
+
+    try:
+        return load("smollm2")
+    except ValueError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
