@@ -1,0 +1,253 @@
+"""A trace as a picture: lanes (or requests) by steps (or seconds), and strips of counts on the same axis."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
+
+from minibatcher.measure.metrics import requests, span, summary
+from minibatcher.trace import Trace
+from minibatcher.views.states import CODE, STATES, State, shown
+from minibatcher.views.text import headline
+
+By = Literal["lane", "request"]
+X = Literal["step", "time"]
+Theme = Literal["light", "dark"]
+Legend = dict[str, Any]  # label -> what stands beside it
+
+PAPER = {"light": "#FFFFFF", "dark": "#111111"}
+INK = {"light": "#1A1A1A", "dark": "#E6E6E6"}
+KV = "#009E73"
+WIDTH = 11.0  # inches
+
+
+def draw(trace: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -> Figure:
+    """The picture of one trace.
+
+    by: a row per lane, where idle time shows, or per request in order of arrival, where waiting shows. x: `step` gives
+    every step the same width; `time` is in seconds since the trace began. Raises ValueError if nothing was computed.
+    """
+    return _figure([trace], [headline(trace)], by, x, theme)
+
+
+def compare(a: Trace, b: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -> Figure:
+    """Two traces of one workload, one above the other on one scale, with the numbers that differ. Else as `draw`."""
+    first, second = summary(a).output_tokens_per_s, summary(b).output_tokens_per_s
+    gain = f" ({second / first:.2f} times the tokens/s above)" if first else ""
+    return _figure([a, b], [headline(a), headline(b) + gain], by, x, theme)
+
+
+def rows(trace: Trace, by: By) -> list[Any]:
+    """What the picture's rows stand for: the numbers of the lanes, or the ids of the requests in order of arrival."""
+    if by == "request":
+        return list(requests(trace))
+    return list(range(1 + max((work.lane for record in trace for work in record.work), default=0)))
+
+
+def grid(trace: Trace, by: By = "lane") -> np.ndarray:
+    """The state of each row in each step: uint8 [rows, steps], codes of STATES."""
+    index = {row: i for i, row in enumerate(rows(trace, by))}
+    cells = np.full((len(index), len(trace)), CODE["idle" if by == "lane" else "waiting"], np.uint8)
+    for step, record in enumerate(trace):
+        if by == "request":  # it waits from its arrival to its end, except where it computes
+            for arrival in record.arrived:
+                cells[index[arrival.id], :step] = CODE["idle"]
+            for id, _ in record.finished:
+                cells[index[id], step:] = CODE["idle"]
+        for row, work in shown(record, "lane" if by == "lane" else "id").items():
+            if work.kind == "wasted":  # its request has ended, perhaps before the trace began
+                cells[index[row], step:] = CODE["idle"]
+            cells[index[row], step] = CODE[work.kind]
+    return cells
+
+
+def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) -> Figure:
+    if not all(any(record.work for record in trace) for trace in traces):
+        raise ValueError("nothing was computed in this trace, so there is nothing to draw: run a request first")
+    edges = [_edges(trace, x) for trace in traces]
+    strips = [[_tokens, _queue, *([_kv] if any(record.kv for record in trace) else [])] for trace in traces]
+    heights: list[float] = []
+    for trace, below in zip(traces, strips, strict=True):
+        heights += [_height(trace, by)] + [0.55] * len(below)
+    legend: Legend = {}
+    with rc_context(_style(theme)):
+        figure = Figure(figsize=(WIDTH, sum(heights) + 0.3 * len(traces) + 0.6), layout="constrained")
+        axes = iter(figure.subplots(len(heights), sharex=True, height_ratios=heights))
+        for trace, title, columns, below in zip(traces, titles, edges, strips, strict=True):
+            ax = next(axes)
+            ax.set_title(title, parse_math=False)
+            ax.set_xlim(min(0.0, edges[0][0]), max(1e-6, *(e[-1] for e in edges)))  # a trace may take no time
+            legend |= _cells(ax, trace, columns, by, x, theme)
+            for strip in below:
+                ax = next(axes)
+                legend |= strip(ax, trace, columns, theme)
+                ax.set_ylim(0, max(1, 1.05 * ax.dataLim.y1))
+                ax.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+        seconds = "modelled seconds" if traces[0].meta.get("clock") == "virtual" else "seconds"
+        ax.set_xlabel("step" if x == "step" else seconds)
+        figure.align_ylabels()
+        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=len(legend), frameon=False)
+    return figure
+
+
+def _height(trace: Trace, by: By) -> float:  # inches
+    return min(5.0, max(1.2, 0.2 * len(rows(trace, by))))
+
+
+def _edges(trace: Trace, x: X) -> np.ndarray:
+    """The borders of the columns: n + 1 for n steps; 2 n by time, where a gap lies between two steps."""
+    if x == "step":
+        return np.arange(len(trace) + 1) - 0.5
+    start, end = np.array([(record.t0, record.t1) for record in trace]).T - span(trace)[0]
+    unseen = start[1:] - end[:-1] < end[-1] / 1000  # less than a pixel, which would show whole or not at all
+    start[1:][unseen] = end[:-1][unseen]
+    return np.stack([start, end], axis=1).ravel()
+
+
+def _columns(per_step: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Values per step [..., n] as values per column. In a gap nothing runs: 0, which is also the code of idle."""
+    columns = np.zeros((*per_step.shape[:-1], len(edges) - 1), per_step.dtype)
+    columns[..., :: 1 if columns.shape == per_step.shape else 2] = per_step
+    return columns
+
+
+# -- panels: each draws into its axes and returns its part of the legend ----------------------------------------------
+
+
+def _cells(ax: Axes, trace: Trace, edges: np.ndarray, by: By, x: X, theme: Theme) -> Legend:
+    """The states, a row per lane or request."""
+    names = rows(trace, by)
+    cells = _columns(grid(trace, by), edges)
+    borders = np.arange(len(names) + 1) - 0.5
+    colours = ListedColormap([_colour(state.name, theme) for state in STATES])
+    not_idle = np.ma.masked_equal(cells, CODE["idle"])
+    ax.pcolorfast(edges, borders, not_idle, cmap=colours, vmin=-0.5, vmax=len(STATES) - 0.5)
+    ax.set_ylim(len(names) - 0.5, -0.5)  # the first row on top
+    ax.set_ylabel(by)
+    ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    if len(names) <= 24:
+        ax.set_yticks(range(len(names)), [str(name)[:12] for name in names], parse_math=False)  # a $ is a $
+        ax.hlines(borders, edges[0], edges[-1], color=PAPER[theme], linewidth=0.6)
+    legend: Legend = {}
+    if by == "request" and x == "time":  # it waits from its arrival on, also within a step and between two
+        begin, end = span(trace)
+        times = [(r.arrival, r.first_scheduled, r.finished) for r in requests(trace).values()]
+        arrival, *until = np.array(times, float).T  # None becomes nan, which fmax and fmin pass over
+        left, right = np.fmax(arrival, begin) - begin, np.fmin.reduce(until, initial=end) - begin
+        bars = _rectangles(left, np.maximum(left, right), np.arange(len(names)))
+        ax.add_artist(PathPatch(bars, facecolor=_colour("waiting", theme), linewidth=0))
+        legend["waiting"] = Patch(facecolor=_colour("waiting", theme))
+
+    # A cell of 6 points or more has room for the letter of its state; the others get a hatch.
+    widths = np.diff(edges) * 72 * (WIDTH - 1) / np.ptp(ax.get_xlim())
+    roomy = (widths >= 6) & (72 * _height(trace, by) / len(names) >= 6)
+    for code, state in enumerate(STATES):
+        here = cells == code
+        mark = _mark(state, theme)
+        lettered = here & roomy if state.sign.isalpha() else np.zeros_like(here)
+        y, column = np.nonzero(lettered)
+        middle = (edges[column] + edges[column + 1]) / 2
+        ax.scatter(middle, y, s=16, marker=_letter(state), color=mark, linewidths=0)
+        if state.hatch:
+            runs = _runs(here & ~lettered, edges)
+            ax.add_artist(PathPatch(runs, fill=False, linewidth=0, hatch=state.hatch, edgecolor=mark))
+        if here.any():
+            legend[state.name] = _swatch(state, theme, lettered.any())
+    return legend
+
+
+def _tokens(ax: Axes, trace: Trace, edges: np.ndarray, theme: Theme) -> Legend:
+    """Rows of the model per step, by what they are for, and the budget."""
+    ax.set_ylabel("tokens")
+    base = np.zeros(len(edges) - 1)
+    for kind in ("decode", "prefill", "wasted"):
+        tokens = [sum(work.tokens for work in record.work if work.kind == kind) for record in trace]
+        top = base + _columns(np.array(tokens), edges)
+        ax.stairs(top, edges, baseline=base, fill=True, **_look(STATES[CODE[kind]], theme))
+        base = top
+    budget = max(record.budget or 0 for record in trace)
+    return {"budget": ax.axhline(budget, color=INK[theme], linestyle=":")} if budget else {}
+
+
+def _queue(ax: Axes, trace: Trace, edges: np.ndarray, theme: Theme) -> Legend:
+    """Requests that wait."""
+    ax.set_ylabel("waiting")
+    waiting = [1 + record.waiting.behind if record.waiting else 0 for record in trace]
+    ax.stairs(_columns(np.array(waiting), edges), edges, fill=True, **_look(STATES[CODE["waiting"]], theme))
+    return {}
+
+
+def _kv(ax: Axes, trace: Trace, edges: np.ndarray, theme: Theme) -> Legend:
+    """Tokens of the pool: with keys and values, owned by a request but empty, and all there are."""
+    ax.set_ylabel("KV tokens")
+    pools = [record.kv or {"used": 0, "reserved": 0, "internal": 0, "total": 0} for record in trace]
+    used = _columns(np.array([kv["used"] for kv in pools]), edges)
+    owned = used + _columns(np.array([kv["reserved"] + kv["internal"] for kv in pools]), edges)
+    full: dict[str, Any] = {"facecolor": KV, "linewidth": 0}
+    empty: dict[str, Any] = {"facecolor": (KV, 0.2), "edgecolor": KV, "hatch": ".....", "linewidth": 0}
+    ax.stairs(used, edges, fill=True, **full)
+    ax.stairs(owned, edges, baseline=used, fill=True, **empty)
+    capacity = ax.axhline(max(kv["total"] for kv in pools), color=INK[theme], linestyle="--")
+    return {"KV used": Patch(**full), "KV reserved, unused": Patch(**empty), "KV capacity": capacity}
+
+
+# -- looks ------------------------------------------------------------------------------------------------------------
+
+
+def _style(theme: Theme) -> Any:  # for rc_context
+    ink = dict.fromkeys(["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], INK[theme])
+    paper = {"figure.facecolor": PAPER[theme], "axes.facecolor": _colour("idle", theme)}
+    sizes = {"font.size": 8, "axes.titlesize": 9, "lines.linewidth": 1, "hatch.linewidth": 0.6}
+    return {**ink, **paper, **sizes, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False}
+
+
+def _colour(name: str, theme: Theme) -> str:
+    return getattr(STATES[CODE[name]], theme)
+
+
+def _mark(state: State, theme: Theme) -> str:
+    """Black or white, whichever is easier to read on the state's colour."""
+    red, green, blue = to_rgb(_colour(state.name, theme))
+    return "#000000" if 0.30 * red + 0.59 * green + 0.11 * blue > 0.45 else "#FFFFFF"
+
+
+def _look(state: State, theme: Theme) -> dict[str, Any]:
+    colours = {"facecolor": _colour(state.name, theme), "edgecolor": _mark(state, theme)}
+    return {**colours, "hatch": state.hatch, "linewidth": 0}
+
+
+def _letter(state: State) -> str:
+    return rf"$\mathrm{{{state.sign}}}$"  # a marker, so that one artist draws all letters of a state
+
+
+def _swatch(state: State, theme: Theme, letter: bool) -> Any:
+    """The state's look in the legend: with its letter where cells have room for it, else with its hatch."""
+    if not letter:
+        return Patch(**_look(state, theme))
+    look: dict[str, Any] = {"color": _mark(state, theme), "linestyle": "", "markersize": 6, "markeredgewidth": 0}
+    return Patch(facecolor=_colour(state.name, theme)), Line2D([], [], marker=_letter(state), **look)
+
+
+def _runs(cells: np.ndarray, edges: np.ndarray) -> Path:
+    """One path around all cells that are set: a rectangle for each run in a row."""
+    changes = np.diff(cells.astype(np.int8), axis=1, prepend=0, append=0)
+    y, start = np.nonzero(changes == 1)
+    _, stop = np.nonzero(changes == -1)  # in the order of the starts
+    return _rectangles(edges[start], edges[stop], y)
+
+
+def _rectangles(left: np.ndarray, right: np.ndarray, y: np.ndarray) -> Path:
+    top, bottom = y - 0.5, y + 0.5
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+    vertices = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1).reshape(-1, 2)
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    return Path(vertices, np.tile(np.array(codes, Path.code_type), len(y)))

@@ -1,0 +1,453 @@
+"""The views of a trace: characters, pictures, Perfetto."""
+
+import json
+import subprocess
+import sys
+import warnings
+from collections import defaultdict
+from itertools import pairwise
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex, to_rgb
+
+from minibatcher.trace import Arrival, StepRecord, Trace, Waiting, Work
+from minibatcher.views.figure import compare, draw, grid, rows
+from minibatcher.views.perfetto import events, to_perfetto
+from minibatcher.views.states import CODE, STATES
+from minibatcher.views.text import GUTTER, describe, headline, render, render_rich
+
+IDLE, WAIT, PRE, DEC, WASTE = (CODE[name] for name in ("idle", "waiting", "prefill", "decode", "wasted"))
+
+
+def static_trace() -> Trace:
+    """Two lanes, static: a and b form a batch, c waits for both; lane 1 is idle in the end.
+
+    step     0 (1.0-2.0 s)      1 (2.0-2.5)   2 (2.5-3.0)    gap    3 (3.5-4.0)
+    lane 0   a: prompt of 3     a: decode     a: finished           c: prompt of 4
+    lane 1   b: 2 padding + 1   b: decode     b: decode
+    """
+    return Trace(
+        {"stage": "static", "model": "some/hub/tiny"},
+        [
+            StepRecord(
+                0,
+                t0=1.0,
+                t1=2.0,
+                schedule_s=0.25,
+                arrived=[Arrival("a", 0.5, 3, 2), Arrival("b", 1.0, 1, 9)],
+                # The padding stands before b's prompt in the row, and after it in the list.
+                work=[Work("a", 0, "prefill", 3, 3), Work("b", 1, "prefill", 1, 1), Work("b", 1, "wasted", 2, 1)],
+                emitted={"a": [7], "b": [7]},
+            ),
+            StepRecord(
+                1,
+                t0=2.0,
+                t1=2.5,
+                arrived=[Arrival("c", 1.5, 4, 1), Arrival("d", 1.75, 4, 1)],
+                work=[Work("a", 0, "decode", 1, 4), Work("b", 1, "decode", 1, 2)],
+                emitted={"a": [7], "b": [7]},
+                finished=[("a", "length")],
+                waiting=Waiting("c", "the batch has 2 of 2 requests to finish", 1),
+            ),
+            StepRecord(
+                2,
+                t0=2.5,
+                t1=3.0,
+                work=[Work("b", 1, "decode", 1, 3), Work("a", 0, "wasted", 1, 4)],
+                emitted={"b": [2]},
+                finished=[("d", "abort"), ("b", "stop")],
+                waiting=Waiting("c", "the batch has 1 of 2 requests to finish", 0),
+            ),
+            StepRecord(
+                3,
+                t0=3.5,
+                t1=4.0,
+                work=[Work("c", 0, "prefill", 4, 4)],
+                emitted={"c": [7]},
+                finished=[("c", "length")],
+            ),
+        ],
+    )
+
+
+def long_trace(lanes: int, steps: int, kv: bool = True) -> Trace:
+    """Iteration-level: lane i serves requests of i % 7 + 3 steps; the queue shrinks."""
+    trace = Trace({"stage": "iteration", "model": "tiny"})
+    for step in range(steps):
+        record = StepRecord(step, t0=step * 0.1, t1=step * 0.1 + 0.1, budget=512)
+        for lane in range(lanes):
+            number, position = divmod(step, lane % 7 + 3)
+            kind, tokens = ("prefill", 20) if position == 0 else ("decode", 1)
+            record.work.append(Work(f"{lane}.{number}", lane, kind, tokens, 20 + position))
+        record.waiting = Waiting("next", "all lanes are taken", 100 * (steps - step) // steps)
+        if kv:
+            record.kv = {"used": 25 * lanes, "total": 100 * lanes, "reserved": 15 * lanes, "internal": 5 * lanes}
+        trace.append(record)
+    return trace
+
+
+@st.composite
+def traces(draw_value) -> Trace:
+    """Random work in random lanes; steps follow one another with or without a gap and may take no time."""
+    trace, now = Trace(), draw_value(st.floats(0, 1e5))
+    for step in range(draw_value(st.integers(0, 12))):
+        t0 = now + draw_value(st.sampled_from([0.0, 1e-9, 0.3]))
+        now = t0 + draw_value(st.floats(0, 2))
+        record = StepRecord(step, t0, now, schedule_s=draw_value(st.floats(0, 1)))
+        for lane in draw_value(st.sets(st.integers(0, 5))):
+            kinds = draw_value(st.sampled_from([["decode"], ["wasted"], ["prefill", "wasted"], ["wasted", "prefill"]]))
+            record.work += [Work(f"r{lane}", lane, kind, 2, 3) for kind in kinds]
+        record.arrived = [Arrival(f"r{step}", t0 - draw_value(st.floats(0, 1)), 3, 4)]
+        trace.append(record)
+    return trace
+
+
+# -- the states -------------------------------------------------------------------------------------------------------
+
+
+def test_states_by_lane():
+    assert grid(static_trace()).tolist() == [
+        [PRE, DEC, WASTE, PRE],
+        [PRE, DEC, DEC, IDLE],
+    ]
+    assert rows(static_trace(), "lane") == [0, 1]
+    assert grid(static_trace()).dtype == np.uint8
+
+
+def test_states_by_request():
+    assert rows(static_trace(), "request") == ["a", "b", "c", "d"]
+    assert grid(static_trace(), "request").tolist() == [
+        [PRE, DEC, WASTE, IDLE],
+        [PRE, DEC, DEC, IDLE],
+        [IDLE, WAIT, WAIT, PRE],  # arrives in step 1
+        [IDLE, WAIT, IDLE, IDLE],  # arrives in step 1, and has been aborted when step 2 begins
+    ]
+
+
+def test_request_that_arrived_before_the_trace_began_waits_from_its_beginning():
+    trace = Trace({}, static_trace().records[2:])
+    assert dict(zip(rows(trace, "request"), grid(trace, "request").tolist(), strict=True)) == {
+        "b": [DEC, IDLE],
+        "a": [WASTE, IDLE],
+        "c": [WAIT, PRE],
+        "d": [IDLE, IDLE],
+    }
+
+
+def test_row_of_padding_and_prompt_is_prefill_in_whatever_order_they_stand():
+    work = [Work("a", 0, "wasted", 2, 1), Work("a", 0, "prefill", 1, 1)]
+    for order in (work, work[::-1]):
+        trace = Trace({}, [StepRecord(work=order)])
+        assert grid(trace).tolist() == grid(trace, "request").tolist() == [[PRE]]
+
+
+def test_each_state_has_its_own_sign_and_colour():
+    for look in ("name", "sign", "light", "dark"):
+        assert len({getattr(state, look) for state in STATES}) == len(STATES)
+    assert all(len(state.sign) == 1 and state.sign.isascii() for state in STATES)
+    assert IDLE == 0  # a picture's empty cells
+
+
+# -- characters -------------------------------------------------------------------------------------------------------
+
+LEGEND = "P prefill  d decode  / wasted  . idle"
+
+
+def test_text():
+    expected = f"lane 0  Pd/P\nlane 1  Pdd.\nstep    0\n{LEGEND}"
+    assert render(static_trace()) == render(static_trace().records) == expected
+
+
+def test_text_of_the_last_steps():
+    assert render(static_trace(), width=2) == f"lane 0  /P\nlane 1  d.\nstep\n{LEGEND}"
+    # The window does not use lane 1, but a live view keeps its rows.
+    assert render(static_trace(), width=1) == f"lane 0  P\nstep\n{LEGEND}"
+    assert render(static_trace(), width=1, lanes=2) == f"lane 0  P\nlane 1  .\nstep\n{LEGEND}"
+    assert render(static_trace(), width=0, lanes=1) == f"lane 0  \nstep\n{LEGEND}"
+
+
+def test_text_of_nothing():
+    assert render(Trace()) == render([]) == f"step\n{LEGEND}"
+
+
+def test_step_numbers_stand_under_their_steps():
+    trace = Trace({}, [StepRecord(step) for step in range(95, 125)])
+    assert render(trace, 30).splitlines()[0] == "step         100       110       120"
+    assert render(trace.records[:26], 26).splitlines()[0] == "step         100       110"  # no room for 120
+    assert render(trace.records[:28], 28).splitlines()[0] == "step         100       110       120"
+
+
+def test_lanes_of_two_digits_stay_aligned():
+    lines = render(long_trace(12, 30), width=20).splitlines()
+    assert {len(line) for line in lines[:12]} == {GUTTER + 20}
+    assert lines[10].startswith("lane 10 ")
+
+
+def test_colours_change_nothing_but_colours():
+    for trace in (static_trace(), long_trace(12, 30), Trace()):
+        assert render_rich(trace, 20).plain == render(trace, 20)
+    spans = {(span.start, span.end): span.style for span in render_rich(static_trace()).spans}
+    prefill, wasted = STATES[PRE].dark, STATES[WASTE].dark
+    assert spans[8, 9] == f"black on {prefill}"  # lane 0, step 0
+    assert spans[10, 11] == f"black on {wasted}"  # lane 0, step 2
+    assert spans[24, 25] == "dim"  # lane 1, step 3
+
+
+def test_words():
+    # 1 of 14 rows is a's after its end and 2 are padding; 3.5 s from a's arrival at 0.5; lanes busy 2, 2, 2, 1.
+    assert headline(static_trace()) == (
+        "static on tiny: 4 requests, 4 steps, 3.50 s, 1.7 output tokens/s, 21% of the rows wasted"
+    )
+    assert describe(static_trace()) == (
+        f"Timeline of {headline(static_trace())}; 1.8 of 2 lanes are busy and 1.5 useful on average, "
+        "and at most 2 requests wait."
+    )
+    assert headline(Trace()).startswith("trace: 0 requests")
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def paint(figure) -> FigureCanvasAgg:
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return canvas
+
+
+def cells(figure, panel: int = 0) -> list:
+    return figure.axes[panel].images[0].get_array().filled(IDLE).tolist()
+
+
+def markers(figure) -> list[PathCollection]:
+    """The letters of each state."""
+    return [artist for artist in figure.axes[0].collections if isinstance(artist, PathCollection)]
+
+
+def letters(figure) -> int:
+    return sum(len(artist.get_offsets()) for artist in markers(figure))
+
+
+def hatched(figure) -> int:
+    """Rectangles that carry a hatch."""
+    return sum(len(patch.get_path().vertices) // 5 for patch in figure.axes[0].patches if patch.get_hatch())
+
+
+def test_picture_by_steps():
+    figure = draw(static_trace())
+    assert cells(figure) == grid(static_trace()).tolist()
+    assert [ax.get_ylabel() for ax in figure.axes] == ["lane", "tokens", "waiting"]  # no pool, no KV strip
+    assert figure.axes[0].get_title("left") == headline(static_trace())
+    decode, prefill, wasted = (patch.get_data() for patch in figure.axes[1].patches)
+    assert decode.values.tolist() == [0, 2, 1, 0]
+    assert (prefill.values - prefill.baseline).tolist() == [4, 0, 0, 4]
+    assert (wasted.values - wasted.baseline).tolist() == [2, 0, 1, 0]  # the padding shows here
+    assert figure.axes[2].patches[0].get_data().values.tolist() == [0, 2, 1, 0]
+
+
+def test_picture_by_time():
+    figure = draw(static_trace(), x="time")
+    # Seconds since a's arrival at 0.5; steps that touch have a gap of no width between them.
+    assert figure.axes[1].patches[0].get_data().edges.tolist() == [0.5, 1.5, 1.5, 2.0, 2.0, 2.5, 3.0, 3.5]
+    assert cells(figure)[0] == [PRE, IDLE, DEC, IDLE, WASTE, IDLE, PRE]
+    hair = static_trace()
+    hair[1].t0 += 0.0001  # of 3.5 s: thinner than a pixel
+    assert draw(hair, x="time").axes[1].patches[0].get_data().edges[1:3].tolist() == [1.5, 1.5]
+    assert figure.axes[0].get_xlim() == (0.0, 3.5)
+    assert figure.axes[-1].get_xlabel() == "seconds"
+    trace = static_trace()
+    trace.meta["clock"] = "virtual"
+    assert draw(trace, x="time").axes[-1].get_xlabel() == "modelled seconds"
+
+
+def test_picture_by_request_and_time_shows_waiting_from_the_arrival():
+    figure = draw(static_trace(), by="request", x="time")
+    (bars,) = [patch for patch in figure.axes[0].patches if not patch.get_hatch()]
+    corners = bars.get_path().vertices.reshape(4, 5, 2)
+    assert corners[:, :2, 0].tolist() == [[0.0, 0.5], [0.5, 0.5], [1.0, 3.0], [1.25, 2.5]]  # d until it is aborted
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["a", "b", "c", "d"]
+
+
+def test_strips_of_pool_and_budget():
+    figure = draw(long_trace(8, 40))
+    assert [ax.get_ylabel() for ax in figure.axes] == ["lane", "tokens", "waiting", "KV tokens"]
+    used, unused = (patch.get_data() for patch in figure.axes[3].patches)
+    assert set(used.values) == {200}
+    assert set(unused.values - unused.baseline) == {160}
+    assert figure.axes[3].lines[0].get_ydata()[0] == 800
+    assert figure.axes[1].lines[0].get_ydata()[0] == 512
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["prefill", "decode", "budget", "KV used", "KV reserved, unused", "KV capacity"]
+
+
+def test_large_cells_have_letters_and_small_ones_a_hatch():
+    small, large = draw(long_trace(64, 500, kv=False)), draw(long_trace(8, 40, kv=False))
+    assert (letters(large), hatched(large)) == (8 * 40, 0)
+    shapes = [marker.get_paths()[0].get_extents() for marker in markers(large) if len(marker.get_offsets())]
+    assert all(0.4 < shape.height / shape.width < 2.5 for shape in shapes) and len(shapes) == 2  # one letter each
+    prefills = int((grid(long_trace(64, 500)) == PRE).sum())
+    assert (letters(small), hatched(small)) == (0, prefills)  # each prefill is one step
+    low = draw(long_trace(8, 500, kv=False))  # high enough for letters, and too narrow
+    assert (letters(low), hatched(low)) == (0, int((grid(long_trace(8, 500)) == PRE).sum()))
+    assert hatched(draw(static_trace())) == 1  # what is wasted is hatched at any size
+
+
+def test_number_of_artists_does_not_grow_with_the_cells():
+    count = [len(draw(long_trace(64, steps)).findobj()) for steps in (100, 500)]
+    assert abs(count[0] - count[1]) < 50  # ticks
+
+
+@pytest.mark.parametrize("by", ["lane", "request"])
+@pytest.mark.parametrize("x", ["step", "time"])
+def test_nothing_is_cut_off(by, x):
+    long_ids = static_trace()
+    long_ids.records[0].arrived[0] = Arrival("$x_{$-a-very-long-id", 0.5, 3, 2)
+    for figure in (
+        draw(long_ids, by, x),
+        draw(long_trace(64, 200), by, x),
+        compare(static_trace(), long_trace(8, 40), by, x),
+    ):
+        paint(figure)
+        box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+
+
+@pytest.mark.parametrize(("theme", "paper"), [("light", "#ffffff"), ("dark", "#111111")])
+def test_themes(theme, paper):
+    figure = draw(static_trace(), by="request", theme=theme)
+    ax = figure.axes[0]
+    assert to_hex(figure.get_facecolor()) == paper
+    image = paint(figure).buffer_rgba()
+    at = ax.transData.transform([(3.3, 1.3), (1.3, 2.3), (0.3, 0.3), (1.3, 0.3)])  # beside the cells' letters
+    colours = [to_hex(np.array(image)[::-1][int(y), int(x)] / 255) for x, y in at]
+    assert colours == [getattr(STATES[code], theme).lower() for code in (IDLE, WAIT, PRE, DEC)]
+    ink = [ax.title, ax.yaxis.label, *ax.get_yticklabels(), *figure.legends[0].get_texts()]
+    away = [abs(sum(to_rgb(text.get_color())) - sum(to_rgb(paper))) for text in ink]
+    assert min(away) > 2  # of 3: black on white, white on black
+
+
+def test_compare_has_one_scale():
+    figure = compare(static_trace(), long_trace(8, 40, kv=False))
+    assert [ax.get_ylabel() for ax in figure.axes] == ["lane", "tokens", "waiting"] * 2
+    assert {ax.get_xlim() for ax in figure.axes} == {(-0.5, 39.5)}
+    assert cells(figure, 0) == grid(static_trace()).tolist()
+    assert np.shape(cells(figure, 3)) == (8, 40)
+
+
+def test_compare_says_what_differs():
+    fast = static_trace()
+    for record in fast:
+        record.t0, record.t1 = 0.5 + (record.t0 - 0.5) / 2, 0.5 + (record.t1 - 0.5) / 2
+    titles = [ax.get_title("left") for ax in compare(static_trace(), fast).axes[::3]]
+    assert titles == [headline(static_trace()), f"{headline(fast)} (2.00 times the tokens/s above)"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(traces(), st.sampled_from(["lane", "request"]), st.sampled_from(["step", "time"]))
+def test_any_trace_can_be_drawn(trace, by, x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if any(record.work for record in trace):
+            paint(draw(trace, by, x))
+        else:
+            with pytest.raises(ValueError, match="nothing was computed"):
+                draw(trace, by, x)
+
+
+def test_drawing_leaves_matplotlibs_settings_alone():
+    names = matplotlib.rcParams.keys() - {"backend"}  # asking for it would choose one
+    before = {name: matplotlib.rcParams[name] for name in names}
+    draw(static_trace(), theme="dark")
+    assert {name: matplotlib.rcParams[name] for name in names} == before
+
+
+def test_what_is_imported():
+    def loaded(module: str, of: set[str]) -> set[str]:
+        code = f"import sys, {module}; print(*sys.modules)"
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        return of & set(out.split())
+
+    heavy = {"torch", "numpy", "matplotlib", "rich"}
+    assert loaded("minibatcher.views.text, minibatcher.views.perfetto, minibatcher.measure.metrics", heavy) == set()
+    assert loaded("minibatcher.views.figure", {"torch", "matplotlib.pyplot", "numpy"}) == {"numpy"}
+
+
+# -- Perfetto ---------------------------------------------------------------------------------------------------------
+
+
+def test_perfetto_events():
+    out = events(static_trace())
+    names = {event["tid"]: event["args"]["name"] for event in out if event["name"] == "thread_name"}
+    assert list(names.values()) == ["engine", "lane 00", "lane 01", "requests"]
+
+    def on(track: str) -> list[tuple]:
+        of_track = [event for event in out if event["ph"] in "Xi" and names[event["tid"]] == track]
+        return [(event["name"], event["ts"], event.get("dur")) for event in of_track]
+
+    # Microseconds since a's arrival at 0.5 s.
+    assert on("engine")[:2] == [("schedule", 0.5e6, 0.25e6), ("execute", 0.75e6, 0.75e6)]
+    assert on("lane 00") == [
+        ("prefill a", 0.5e6, 1e6),
+        ("decode a", 1.5e6, 0.5e6),
+        ("wasted a", 2.0e6, 0.5e6),
+        ("prefill c", 3.0e6, 0.5e6),
+    ]
+    assert [name for name, _, _ in on("lane 01")] == ["prefill b", "decode b", "decode b"]
+    assert on("requests")[:4] == [
+        ("a arrives", 0.0, None),
+        ("b arrives", 0.5e6, None),
+        ("c arrives", 1.0e6, None),
+        ("d arrives", 1.25e6, None),
+    ]
+    assert ("d ends", 2.5e6, None) in on("requests")
+    (prefill_b,) = [event for event in out if event["name"] == "prefill b"]
+    assert prefill_b["args"] == {"request": "b", "tokens": 1, "context": 1, "step": 0, "padding": 2}
+    counters = [(event["name"], event["ts"], event["args"]) for event in out if event["ph"] == "C"]
+    assert counters[:2] == [
+        ("scheduled tokens", 0.5e6, {"prefill": 4, "decode": 0, "wasted": 2}),
+        ("waiting", 0.5e6, {"requests": 0}),
+    ]
+    assert ("waiting", 1.5e6, {"requests": 2}) in counters
+    assert not any(name == "kv tokens" for name, _, _ in counters)
+
+
+def test_perfetto_tracks_of_many_lanes_sort_by_number():
+    trace = Trace({}, [StepRecord(work=[Work(str(lane), lane, "decode", 1, 5) for lane in (120, 3, 45)])])
+    names = [event["args"]["name"] for event in events(trace) if event["name"] == "thread_name"]
+    assert names == sorted(names) == ["engine", "lane 003", "lane 045", "lane 120", "requests"]
+
+
+def test_perfetto_counts_the_pool():
+    out = events(long_trace(8, 3))
+    pool = [event["args"] for event in out if event["name"] == "kv tokens"]
+    assert pool == [{"used": 200, "reserved": 160}] * 3
+
+
+@settings(deadline=None)
+@given(traces())
+def test_perfetto_spans_do_not_overlap(trace):
+    spans = defaultdict(list)
+    for event in events(trace):
+        assert event.get("ts", 0) >= 0
+        if event["ph"] == "X":
+            # As Perfetto reads them: whole nanoseconds.
+            spans[event["tid"]].append((round(event["ts"] * 1000), round(event["dur"] * 1000)))
+    for track in spans.values():
+        track.sort()
+        assert all(dur >= 0 for _, dur in track)
+        assert all(start + dur <= later for (start, dur), (later, _) in pairwise(track))
+
+
+def test_perfetto_file(tmp_path):
+    path = tmp_path / "trace.json"
+    to_perfetto(static_trace(), path)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert data["traceEvents"] == events(static_trace())
+    assert data["otherData"]["stage"] == "static"
+    to_perfetto(Trace(), path)
+    assert [event["ph"] for event in json.loads(path.read_text())["traceEvents"]] == ["M", "M", "M"]
