@@ -9,6 +9,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # before transformers imports triton: the kernels run in Triton's interpreter
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
