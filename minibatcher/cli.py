@@ -1,7 +1,8 @@
-"""The command line: `minibatcher demo | generate | doctor`."""
+"""The command line: `minibatcher demo | generate | bench | doctor`."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from minibatcher.stages import DEFAULT_STAGE, STAGES
 
@@ -56,6 +58,8 @@ def generate(
     from minibatcher.request import SamplingParams
 
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    if trace:
+        trace.parent.mkdir(parents=True, exist_ok=True)
     llm = LLM(model, stage=stage)
     question = prompt if raw else llm.chat_prompt([{"role": "user", "content": prompt}])
     for piece in llm.stream(question, params):
@@ -63,6 +67,63 @@ def generate(
     print()
     if trace:
         llm.trace.save(trace)
+
+
+@app.command()
+def bench(
+    model: Model = "smollm2",
+    only: Annotated[list[str] | None, typer.Option(help="One comparison (may be repeated), else all.")] = None,
+    scheduler: Annotated[
+        bool, typer.Option("--scheduler", help="Only what lies between two calls of the model; no model is needed.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Rounds; the medians are printed.")] = 5,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was measured there.")] = None,
+    threads: Threads = 0,
+) -> None:
+    """Measure the engine beside transformers and the bare model: 10 minutes on a quiet CPU; --scheduler: half a minute.
+
+    Comparisons: throughput, bare, bare-600, uneven, memory; with --scheduler: steady, changing, tensors-100,
+    tensors-1000. All sides run in turn in one process, so other programs slow all of them; look at the ratios.
+    """
+    use_threads(threads)
+    from minibatcher.measure import report
+
+    if json_file:  # now, and not after minutes, should that be impossible
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.touch()
+    if scheduler:
+        from minibatcher.measure import microbench
+
+        comparisons, about = microbench.comparisons(), {"model": "a stub"}
+    else:
+        from minibatcher.measure import bench
+        from minibatcher.model.load import load
+
+        loaded = load(model, device="cpu", dtype="float32")
+        comparisons, about = bench.comparisons(loaded), {"model": loaded.name, "dtype": "float32"}
+    unknown = set(only or ()) - comparisons.keys()
+    if unknown:
+        raise ValueError(f"--only {', '.join(sorted(unknown))} is unknown: choose from {', '.join(comparisons)}")
+    chosen = {name: comparison for name, comparison in comparisons.items() if not only or name in only}
+    found = report.run(console, chosen, seeds, about)
+    if json_file:
+        json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+@app.command()
+def grade(
+    what: Annotated[str | None, typer.Argument(help="A task (3.2) or an exercise (ex03); all, if it is left out.")] = None,
+    hint: Annotated[bool, typer.Option("--hint", help="One more hint for what fails first.")] = False,
+    grade_json: Annotated[Path | None, typer.Option("--grade-json", "--json", help="Write the report there.")] = None,
+    grade_format: Annotated[str, typer.Option(help="Of the report: plain or gradescope.")] = "plain",
+    exercises: Annotated[Path | None, typer.Option(help="The folder with the exercises, if it is elsewhere.")] = None,
+    submission: Annotated[Path | None, typer.Option(help="Grade the files in this folder instead.")] = None,
+    release: Annotated[Path | None, typer.Option(help="Write what to hand out, and an autograder, there.")] = None,
+) -> None:
+    """Grade the exercises: a line a task, and the first failure in full. `minibatcher grade challenge` is unscored."""
+    from minibatcher.grading import command
+
+    raise typer.Exit(command.run(console, what, hint, grade_json, grade_format, exercises, submission, release))
 
 
 @app.command()
@@ -83,8 +144,8 @@ def main() -> None:
     """Bad use ends with exit code 2 and a sentence, not with a traceback."""
     try:
         app()
-    except (ValueError, TypeError) as error:
-        Console(stderr=True).print(f"[bold red]error[/]: {error}", soft_wrap=True, highlight=False)
+    except (ValueError, TypeError, OSError) as error:
+        Console(stderr=True).print(f"[bold red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
 

@@ -29,6 +29,7 @@ def run(console: Console, model: str, out: Path, lanes: int) -> int:
     from minibatcher.model.load import load
 
     questions = prompts()
+    out.mkdir(parents=True, exist_ok=True)  # now, and not after minutes, should that be impossible
     with console.status(f"Loading the model {model} (the first time takes half a minute)"):
         loaded = load(model)
     console.print(f"Model [bold]{loaded.name}[/] from {loaded.source}, on {loaded.model.device}, {loaded.model.dtype}.")
@@ -130,7 +131,6 @@ def agree(console: Console, questions: list[dict], answers: dict[str, list[Reque
 def write(console: Console, traces: dict[str, Trace], out: Path) -> None:
     from minibatcher.views import figure, perfetto
 
-    out.mkdir(parents=True, exist_ok=True)
     picture = out / "timeline.png"
     before, last = list(traces.values())[-2:]
     figure.compare(before, last).savefig(picture, dpi=150)

@@ -26,6 +26,9 @@ class Engine:
     """A scheduler, a runner and a clock.
 
     meta: goes into the trace. keep_trace: False for a run of which only the tokens matter; `trace` stays empty then.
+    max_queue: how many may wait for a lane; None is no limit, and under overload the queue grows without end.
+    when_full: what happens to a request that arrives then. `reject` ends it with `error` at once; `wait` leaves it
+    outside until there is room, and its times count from its arrival all the same.
     """
 
     def __init__(
@@ -36,14 +39,22 @@ class Engine:
         *,
         meta: dict[str, Any] | None = None,
         keep_trace: bool = True,
+        max_queue: int | None = None,
+        when_full: str = "reject",
     ) -> None:
+        if max_queue is not None and max_queue < 0:
+            raise ValueError(f"max_queue={max_queue} is not allowed: 0 requests or more, or None for no limit")
+        if when_full not in ("reject", "wait"):
+            raise ValueError(f"when_full={when_full!r} is unknown: choose reject or wait")
+        self.max_queue = max_queue
+        self.when_full = when_full
         self.scheduler = scheduler
         self.runner = runner
         self.clock = scheduler.clock = clock or Clock()
         self.keep_trace = scheduler.tracing = keep_trace
         self._meta = {**(meta or {}), "clock": self.clock.kind}
         self.trace = Trace(self._meta)
-        self._future: list[tuple[float, int, Request]] = []  # a heap of those whose arrival is still to come
+        self._future: list[tuple[float, int, Request]] = []  # a heap, by arrival, of those who are not in the queue yet
         self._future_ids: set[str] = set()
         self._names, self._order = map(str, itertools.count()), itertools.count()
         self._steps = itertools.count()
@@ -52,36 +63,55 @@ class Engine:
         """One step. It waits for the next arrival when there is nothing else to do."""
         plan, t0, schedule_s = self._next_plan()
         sampled: Mapping[Request, int | None] = {}
+        cost = None
         try:
             if plan.work:
                 sampled = self.runner.execute(plan)
+                cost = getattr(self.runner, "cost", None)  # a modelled GPU says what the step's time was made of
         except BaseException as error:
             self.scheduler.fail(plan, error)
-            if not isinstance(error, Exception):  # Ctrl-C: the engine is in order, and the caller decides
+            if not isinstance(error, Exception):  # Ctrl-C: the step is told, and the caller decides
                 raise
-        record = self.scheduler.commit(plan, sampled)
-        record.step, record.t0, record.t1, record.schedule_s = next(self._steps), t0, self.clock.now(), schedule_s
-        if self.keep_trace:
-            self.trace.append(record)
+        finally:
+            record = self.scheduler.commit(plan, sampled)
+            record.step, record.t0, record.t1, record.schedule_s = next(self._steps), t0, self.clock.now(), schedule_s
+            record.cost = cost
+            if self.keep_trace:
+                self.trace.append(record)
         return record
 
     def _next_plan(self) -> tuple[Plan, float, float]:
         scheduler, clock = self.scheduler, self.clock
         while True:
             t0 = clock.now()
-            while self._future and self._future[0][0] <= t0:
-                request = heapq.heappop(self._future)[2]
-                self._future_ids.remove(request.request_id)
-                scheduler.add(request)
+            self._let_in()
+            scheduler.expire()
             plan = scheduler.schedule()
             schedule_s = clock.now() - t0
             if plan.work or scheduler.news.finished or not self.has_work:
                 return plan, t0, schedule_s
-            events = [t for t in (plan.wait_until, self._future[0][0] if self._future else None) if t is not None]
-            if not events or (scheduler.requests and plan.wait_until is None):
+            events = [heap[0][0] for heap in (self._future, scheduler.deadlines) if heap and heap[0][0] > t0]
+            if plan.wait_until is not None:
+                events.append(plan.wait_until)
+            elif scheduler.requests:
                 why = f"; request {plan.waiting[0].request_id!r} waits: {plan.waiting[1]}" if plan.waiting else ""
                 raise RuntimeError(f"there is work, and the scheduler scheduled nothing (a bug in schedule){why}")
             clock.wait_until(min(events))
+
+    def _let_in(self) -> None:
+        """Those whose arrival has come join the queue, if it has room for them."""
+        scheduler, now = self.scheduler, self.clock.now()
+        while self._future and self._future[0][0] <= now:
+            # Whom a free lane awaits is in the queue for a moment only, and does not count.
+            full = self.max_queue is not None and len(scheduler.waiting) >= self.max_queue + len(scheduler.free_lanes)
+            if full and self.when_full == "wait":
+                return
+            request = heapq.heappop(self._future)[2]
+            self._future_ids.remove(request.request_id)
+            scheduler.add(request)
+            if full:
+                scheduler.reject(request, f"rejected: {self.max_queue} requests wait already (max_queue)")
+            scheduler.expire()  # one that was outside for too long makes no room scarce
 
     @property
     def has_work(self) -> bool:
@@ -111,11 +141,9 @@ class Engine:
         for request in requests:
             now = self.clock.now()
             request.arrival = now if request.arrival is None else request.arrival
-            if request.arrival <= now:
-                self.scheduler.add(request)
-            else:
-                heapq.heappush(self._future, (request.arrival, next(self._order), request))
-                self._future_ids.add(request.request_id)
+            heapq.heappush(self._future, (request.arrival, next(self._order), request))
+            self._future_ids.add(request.request_id)
+        self._let_in()
 
     def abort(self, request_id: str) -> bool:
         """Take a request back, whatever it is doing. False when there is none of that id (it may have finished)."""
@@ -124,7 +152,7 @@ class Engine:
             self._future.remove(entry)
             heapq.heapify(self._future)
             self._future_ids.remove(request_id)
-            entry[2].arrival = self.clock.now()
+            entry[2].arrival = min(entry[0], self.clock.now())
             self.scheduler.add(entry[2])
         return self.scheduler.abort(request_id)
 
@@ -144,4 +172,5 @@ class Engine:
         listeners = self.trace.listeners
         self.trace = Trace(self._meta)
         self.trace.listeners = listeners
+        self._steps = itertools.count()
         return self.trace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from minibatcher.engine import Engine
@@ -61,7 +62,7 @@ class LLM:
 
     def __init__(
         self,
-        model: Any = "smollm2",
+        model: Any = None,
         stage: str = DEFAULT_STAGE,
         *,
         tokenizer: Any = None,
@@ -91,7 +92,7 @@ class LLM:
 
         Raises ValueError or TypeError, before anything has run, when one of them is refused.
         """
-        if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral)):
             prompts = [prompts]  # type: ignore[list-item, assignment]
         answers = self._answers(list(prompts), params)  # type: ignore[arg-type]
         self.engine.add_all(answer.request for answer in answers)
@@ -100,8 +101,7 @@ class LLM:
             while any(answer.request.finish_reason is None for answer in answers):
                 self.engine.step()
         finally:
-            for answer in answers:  # none is left unless the loop was interrupted
-                self.engine.abort(answer.request.request_id)
+            self._take_back(*(answer.request for answer in answers))  # none is left unless the loop was interrupted
         metrics = requests(self.trace)
         return [answer.output(metrics.get(answer.request.request_id)) for answer in answers]
 
@@ -134,6 +134,7 @@ class LLM:
     def _pieces(self, answer: _Answer) -> Iterator[str]:
         request, stream = answer.request, answer.stream
         assert stream is not None
+        self._require_open()
         self.engine.add(request)
         self.engine.new_trace()
         sent = 0
@@ -141,20 +142,32 @@ class LLM:
             while True:
                 if request.finish_reason is not None:
                     stream.close()
-                if stream.safe > sent:
-                    yield stream.text[sent : stream.safe]
-                    sent = stream.safe
+                if (safe := stream.safe) > sent:
+                    yield stream.text[sent:safe]  # meanwhile another stream may step, and this one's text grow
+                    sent = safe
                 elif stream.closed:
                     break
                 else:
                     self.engine.step()
         finally:
-            self.engine.abort(request.request_id)
+            if not self._closed:
+                self._take_back(request)
         if request.error:
             raise RuntimeError(f"the request ended with an error: {request.error}")
 
+    def _take_back(self, *requests: Request) -> None:
+        """End those that have not ended; if nobody else runs, a step without work tells this call's trace of it."""
+        for request in requests:
+            self.engine.abort(request.request_id)
+        scheduler = self.engine.scheduler
+        if scheduler.news.finished and not scheduler.requests:
+            self.engine.step()
+
     def close(self) -> None:
-        """Let go of the model and the pool. The trace stays."""
+        """Let go of the model and the pool; streams that are open end. The trace stays."""
+        if self._closed:
+            return
+        self._take_back(*list(self.engine.scheduler.requests.values()))
         self._closed = True
         del self.loaded, self.engine.runner, self.engine.scheduler
 
@@ -169,8 +182,7 @@ class LLM:
     def _answers(
         self, prompts: list[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[_Answer]:
-        if self._closed:
-            raise RuntimeError("this LLM was closed: make a new one")
+        self._require_open()
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(prompts)
         if len(params) != len(prompts):
@@ -186,6 +198,10 @@ class LLM:
         stream = TextStream(self.tokenizer, request) if self.tokenizer is not None else None
         request.on_token = stream.push if stream else None
         return _Answer(request, text, stream)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this LLM was closed: make a new one")
 
     def _need_tokenizer(self, what: str) -> Any:
         if self.tokenizer is None:

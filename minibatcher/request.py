@@ -24,6 +24,8 @@ class FinishReason(StrEnum):
 class Status(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
+    PREEMPTED = "preempted"  # waits again; its keys and values are gone
+    SWAPPED = "swapped"  # waits again; its keys and values are in CPU memory
     FINISHED = "finished"
 
 
@@ -87,6 +89,7 @@ class Request:
     prompt_token_ids: at least one token id. request_id: the engine names a request that has none.
     arrival: seconds on the engine's clock; None means now.
     output_len: the true number of output tokens, if it is known in advance; only `reserve="oracle"` and "pow2" look.
+    deadline_s: seconds after its arrival at which it ends with `abort`, waiting or running.
     on_token: called with each new token; it returns True to end the request with `stop`.
 
     Raises TypeError when the prompt is not a sequence of whole numbers, ValueError when it is empty.
@@ -97,6 +100,7 @@ class Request:
     request_id: str = ""
     priority: int = 0
     arrival: float | None = None
+    deadline_s: float | None = None
     output_len: int | None = None
     on_token: Callable[[int], bool] | None = None
 
@@ -105,7 +109,12 @@ class Request:
     token_ids: list[int] = field(init=False)  # prompt and output; the one truth about the request's length
     num_computed: int = field(default=0, init=False)  # how many of them have keys and values in the cache
     block_table: list[int] = field(default_factory=list, init=False)  # logical block i lies in physical block_table[i]
+    cpu_block_table: list[int] = field(default_factory=list, init=False)  # where they are while it is SWAPPED
     lane: int = field(default=-1, init=False)
+    rank: tuple[float, float, int] = field(default=(0.0, 0.0, 0), init=False)  # who comes first: the smallest
+    recomputed: int = field(default=0, init=False)  # tokens below this position were computed before a preemption
+    num_preemptions: int = field(default=0, init=False)
+    turn_began: int = field(default=0, init=False)  # num_tokens when it was admitted
     max_len: int = field(default=0, init=False)  # the request ends with `length` at this many tokens
     stop_ids: frozenset[int] = field(default=frozenset(), init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
@@ -120,9 +129,13 @@ class Request:
             raise ValueError("the prompt is empty (0 tokens): give at least 1 token, for example a start token")
         if not isinstance(self.params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, not {type(self.params).__name__}")
+        self.priority = _whole("priority", self.priority)
         if self.output_len is not None:
             self.output_len = _whole("output_len", self.output_len)
             _require("output_len", self.output_len, self.output_len >= 1, "at least 1")
+        if self.deadline_s is not None:
+            self.deadline_s = _number("deadline_s", self.deadline_s)
+            _require("deadline_s", self.deadline_s, self.deadline_s > 0, "seconds above 0")
         if self.arrival is not None:
             self.arrival = _number("arrival", self.arrival)
             _require("arrival", self.arrival, math.isfinite(self.arrival), "a time in seconds, or None for now")

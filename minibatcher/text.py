@@ -13,7 +13,8 @@ class TextStream:
     """`push` each new token; `text` is the text so far, of which the first `safe` characters will not change.
 
     When the request has ended, `close()`: then `text` is final, and equals tokenizer.decode of the output tokens up
-    to the stop.
+    to the stop. (Only ByteFallback, of SentencePiece tokenizers, can take back what was sent: a byte that fits nowhere
+    turns the characters before it, as far as they came in bytes, into U+FFFD.)
     """
 
     def __init__(self, tokenizer: Any, request: Request) -> None:
@@ -24,7 +25,6 @@ class TextStream:
         self.text = ""
         self.searched = 0  # no stop string ends in the first `searched` characters
         self.stopped = self.closed = False
-        self.special = frozenset(tokenizer.all_special_ids)
         # Decoding all tokens anew for each would be slow, one token alone wrong: a character may span tokens, and a
         # decoder may treat the first token otherwise (it drops its space). So a short window is decoded twice:
         #
@@ -45,11 +45,10 @@ class TextStream:
         params, count = self.request.params, self.request.num_tokens - self.request.num_prompt_tokens
         if token in self.request.stop_ids and count > params.min_tokens:
             return True  # the request ends here, and the text of the token that ended it is no part of the answer
-        if token not in self.special:
-            self.ids.append(token)
+        self.ids.append(token)
         new = self._unsettled()
         self.text = self.settled + new.rstrip(HALF)
-        if not new.endswith(HALF):
+        if new and not new.endswith(HALF):  # without new text the window stays: it must not begin with the next token
             self.settled, self.start, self.end = self.text, self.end, len(self.ids)
         if self.stop and count > params.min_tokens:
             return self._search()
@@ -66,7 +65,7 @@ class TextStream:
         return self._decode(self.ids[self.start :])[len(self._decode(self.ids[self.start : self.end])) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _search(self) -> bool:
         found = [self.text.find(stop, max(0, self.searched - len(stop) + 1)) for stop in self.stop]

@@ -19,9 +19,9 @@ SCHEMA = 1
 class Work(NamedTuple):
     """What one request did in one step.
 
-    kind: `prefill` (prompt tokens), `decode` (one token after the prompt), or `wasted` (padding before a prompt, or
-    the row of a finished request). tokens: rows of the model spent. context: the request's tokens in the cache after
-    the step.
+    kind: `prefill` (prompt tokens), `decode` (one token after the prompt), `recompute` (tokens that were computed
+    before, and lost in a preemption), or `wasted` (padding before a prompt, or the row of a finished request).
+    tokens: rows of the model spent. context: the request's tokens in the cache after them.
     """
 
     id: str
@@ -32,14 +32,38 @@ class Work(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    id: str
+    id: str  # free again once its request has finished
     time: float  # seconds on the engine's clock
     prompt_tokens: int
     max_tokens: int
 
 
+class Preemption(NamedTuple):
+    """A running request gave way.
+
+    mode: `recompute` (its keys and values are dropped) or `swap` (they are moved to CPU memory). cause: `memory` (a
+    decode needed a block), `priority` (a more important request waits), or `turn` (it had its turn: a yield, and no
+    preemption). tokens: keys and values lost. blocks: moved.
+    """
+
+    id: str
+    mode: str
+    cause: str
+    tokens: int
+    blocks: int
+    why: str
+
+
+class BlockMove(NamedTuple):
+    """Blocks that a request took (`take`) or gave back (`free`), in the order in which it happened."""
+
+    id: str
+    move: str
+    blocks: list[int]
+
+
 class Waiting(NamedTuple):
-    """The first request in the queue: why it was left out, and how many stand behind it."""
+    """The first in the queue as schedule() saw it: why it was left out, and how many stand behind it."""
 
     id: str
     why: str
@@ -56,11 +80,14 @@ class StepRecord:
     emitted: dict[str, list[int]] = field(default_factory=dict)  # id -> the step's new tokens
     arrived: list[Arrival] = field(default_factory=list)
     admitted: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)  # admitted again after a preemption
+    preempted: list[Preemption] = field(default_factory=list)
     finished: list[tuple[str, str]] = field(default_factory=list)  # (id, reason)
     waiting: Waiting | None = None
     kv: dict[str, int] | None = None  # used, total, reserved, internal, external, in tokens; None at stage 1
-    blocks: dict[str, Any] | None = None  # {"taken": {id: [block ids]}, "freed": [block ids]}
+    blocks: list[BlockMove] = field(default_factory=list)
     budget: int | None = None  # tokens the step could have scheduled
+    cost: dict[str, float] | None = None  # on a modelled GPU: what the step's seconds are made of
 
     def to_json(self) -> str:
         record = {name: getattr(self, name) for name in self.__slots__}
@@ -71,7 +98,9 @@ class StepRecord:
         record = cls(**json.loads(line))
         record.work = [Work(*item) for item in record.work]
         record.arrived = [Arrival(*item) for item in record.arrived]
+        record.preempted = [Preemption(*item) for item in record.preempted]
         record.finished = [(id, reason) for id, reason in record.finished]
+        record.blocks = [BlockMove(*item) for item in record.blocks]
         record.waiting = Waiting(*record.waiting) if record.waiting else None
         return record
 

@@ -5,22 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stub import check_invariants, engine, request
+from stub import check_invariants, check_trace, drain, engine, request
 
 from minibatcher import Request, SamplingParams, build_engine
 from minibatcher.clock import Clock
 from minibatcher.measure.metrics import requests as metrics_of
 
-STAGES = ("static", "iteration")
-
-
-def drain(eng, limit=1000):
-    records = []
-    while eng.has_work:
-        records.append(eng.step())
-        check_invariants(eng)
-        assert len(records) < limit, "the engine does not come to an end"
-    return records
+STAGES = ("static", "iteration", "paged", "chunked", "preemptive")
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -158,10 +149,12 @@ class TestFaults:
         eng.add_all(served)
         with pytest.raises(KeyboardInterrupt):
             eng.step()
-        check_invariants(eng)
+        check_invariants(eng, served)
         eng.runner.before = lambda plan: None
         drain(eng)
         assert [made.finish_reason for made in served] == ["error", "error", "length"]
+        assert eng.trace[0].admitted == ["a", "b"] and eng.trace[0].finished == [("a", "error"), ("b", "error")]
+        check_trace(eng.trace.records, served)
 
     def test_a_scheduler_that_schedules_nothing_is_a_bug_and_raises(self, stage):
         eng = engine(stage)
@@ -207,6 +200,53 @@ class TestAbort:
 
 
 @pytest.mark.parametrize("stage", STAGES)
+class TestDeadlines:
+    """A step takes a second, so steps begin at 0, 1, 2 ..., and a deadline is looked at when one begins."""
+
+    def test_who_waits_or_runs_beyond_it_ends_with_abort(self, stage):
+        eng = engine(stage, max_num_seqs=1)
+        running = request("running", max_tokens=50, deadline_s=3.5)
+        waiting = request("waiting", deadline_s=2)
+        served = [running, waiting, request("after")]
+        eng.add_all(served)
+        records = drain(eng)
+        assert [(record.t0, *record.finished) for record in records if record.finished] == [
+            (2.0, ("waiting", "abort")),
+            (4.0, ("running", "abort")),
+            (7.0, ("after", "length")),  # begins at 4, in the place that came free
+        ]
+        assert len(running.output_token_ids) == 4 and not waiting.output_token_ids
+        check_trace(records, served)
+
+    def test_it_counts_from_the_arrival(self, stage):
+        eng = engine(stage)
+        served = [request("late", max_tokens=50, arrival=10.25, deadline_s=2.5)]
+        eng.run(served)
+        assert [(record.t0, record.finished) for record in eng.trace if record.finished] == [
+            (13.25, [("late", "abort")])
+        ]
+        assert eng.clock.waits == [10.25]
+        check_trace(eng.trace.records, served)
+
+    def test_who_ends_before_it_is_left_in_peace(self, stage):
+        eng = engine(stage)
+        served = [request("a", deadline_s=4.5), request("b", arrival=20.0), request("c", arrival=20.0, deadline_s=4.0)]
+        trace = eng.run(served)
+        assert [made.finish_reason for made in served] == ["length"] * 3
+        assert trace[-1].t1 == 24.0, "nobody waits for a deadline once there is no work"
+
+
+def test_a_deadline_passes_while_a_batch_waits_to_fill():
+    eng = engine("static", max_wait_s=30.0)
+    served = [request("hasty", deadline_s=7.5), request("patient", arrival=2.0), request("last", arrival=31.5)]
+    trace = eng.run(served)
+    assert next((record.t0, *record.finished) for record in trace if record.finished) == (7.5, ("hasty", "abort"))
+    assert [made.finish_reason for made in served] == ["abort", "length", "length"]
+    assert next(record.t0 for record in trace if record.work) == 32.0, "30 seconds after the first who is still there"
+    check_trace(trace.records, served)
+
+
+@pytest.mark.parametrize("stage", STAGES)
 @given(data=st.data())
 def test_random_traffic_keeps_the_invariants(stage, data):
     """Adds, steps and aborts in any order: everyone ends exactly once, and nothing is lost or kept."""
@@ -217,7 +257,7 @@ def test_random_traffic_keeps_the_invariants(stage, data):
         max_model_len=16,
         reserve=data.draw(st.sampled_from(["max", "pow2", "max_tokens", "oracle"])),
     )
-    served, ended = {}, []
+    served = {}
     for move in data.draw(st.lists(st.sampled_from(["add", "add", "step", "step", "abort"]), max_size=40)):
         if move == "add":
             name = f"r{len(served)}"
@@ -226,14 +266,13 @@ def test_random_traffic_keeps_the_invariants(stage, data):
         elif move == "abort" and served:
             eng.abort(data.draw(st.sampled_from(sorted(served))))
         elif eng.has_work:
-            ended += eng.step().finished
-        check_invariants(eng)
-    ended += [end for record in drain(eng) for end in record.finished]
-    assert sorted(id for id, _ in ended) == sorted(served)
-    for id, reason in ended:
-        assert served[id].finish_reason == reason
-        if reason == "length":
-            assert served[id].num_tokens == min(served[id].num_prompt_tokens + served[id].params.max_tokens, 16)
+            eng.step()
+        check_invariants(eng, served.values())
+    drain(eng)
+    check_trace(eng.trace.records, served.values())
+    for made in served.values():
+        if made.finish_reason == "length":
+            assert made.num_tokens == min(made.num_prompt_tokens + made.params.max_tokens, 16)
 
 
 def test_listeners_see_each_record_and_go_along_to_the_next_trace():

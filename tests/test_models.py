@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from architectures import ARCHITECTURES, build, prompt
 from oracle import check_greedy
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from minibatcher import STAGES, Request, SamplingParams, build_engine
-from minibatcher.model import runner
+from minibatcher.model import attention, runner
 from minibatcher.model.load import load
 
 EOS = 1
@@ -94,45 +93,47 @@ def test_smollm2_on_real_prompts(stage, smollm2):
 
 def shifted_positions(monkeypatch):
     """A decode stands one position too far."""
-    flatten = runner.FlatRunner.flatten
+    flatten = runner.flatten
 
-    def mutant(self, plan):
-        requests, batch = flatten(self, plan)
-        decodes = torch.tensor([piece.num_new == 1 for piece in batch.pieces for _ in range(piece.start, piece.end)])
-        batch.positions = batch.positions + decodes.int()
-        return requests, batch
+    def mutant(plan, block_size, device):
+        batch = flatten(plan, block_size, device)
+        batch.positions[: batch.num_singles] += 1
+        return batch
 
-    monkeypatch.setattr(runner.FlatRunner, "flatten", mutant)
+    monkeypatch.setattr(runner, "flatten", mutant)
 
 
 def forgotten_first_token(monkeypatch):
-    """The first token's key is never written."""
-    flatten = runner.FlatRunner.flatten
+    """The first token is never read."""
 
-    def mutant(self, plan):
-        requests, batch = flatten(self, plan)
-        for piece in batch.pieces:
-            piece.slots = piece.slots.clone()
-            if piece.slots.shape[1] > 1:
-                piece.slots[:, 0] = piece.slots[:, 1]
-        return requests, batch
+    def mutant(piece):
+        if piece.slots.shape[1] > 1:
+            piece.slots[:, 0] = piece.slots[:, 1]
 
-    monkeypatch.setattr(runner.FlatRunner, "flatten", mutant)
+    change_pieces(monkeypatch, mutant)
 
 
 def exchanged_blocks(monkeypatch):
     """Two rows of a group of decodes read each other's tokens."""
-    flatten = runner.FlatRunner.flatten
 
-    def mutant(self, plan):
-        requests, batch = flatten(self, plan)
-        for piece in batch.pieces:
-            if len(piece.contexts) > 1:
-                order = [1, 0, *range(2, len(piece.contexts))]
-                piece.slots = piece.slots[order]
-        return requests, batch
+    def mutant(piece):
+        if len(piece.contexts) > 1:
+            piece.slots = piece.slots[[1, 0, *range(2, len(piece.contexts))]]
 
-    monkeypatch.setattr(runner.FlatRunner, "flatten", mutant)
+    change_pieces(monkeypatch, mutant)
+
+
+def change_pieces(monkeypatch, mutant):
+    prepare = attention.TorchAttention.prepare
+
+    def changed(self, batch):
+        gather = prepare(self, batch)
+        for piece in gather.pieces:
+            piece.slots = piece.slots.clone()
+            mutant(piece)
+        return gather
+
+    monkeypatch.setattr(attention.TorchAttention, "prepare", changed)
 
 
 @pytest.mark.parametrize("mutant", [shifted_positions, forgotten_first_token, exchanged_blocks])

@@ -38,7 +38,7 @@ def test_padding_and_finished_rows_are_told_as_wasted():
         [("b", 1, "decode", 1, 7), ("a", 0, "wasted", 1, 3)],
         [("b", 1, "decode", 1, 8), ("a", 0, "wasted", 1, 3)],
     ]
-    assert all(record.kv is None and record.blocks is None for record in trace)
+    assert all(record.kv is None and not record.blocks for record in trace)
 
 
 def test_an_aborted_row_is_computed_until_the_batch_ends():

@@ -9,6 +9,7 @@ from oracle import check_greedy
 from stub import engine, request
 
 from minibatcher import Request, SamplingParams, build_engine
+from minibatcher.model.batch import flatten
 from minibatcher.trace import Waiting
 
 RULES = ("max", "pow2", "max_tokens", "oracle")
@@ -49,9 +50,9 @@ def test_blocks_in_the_trace():
     eng = engine("iteration", max_num_seqs=2, num_blocks=9, block_size=4, max_model_len=32)
     trace = eng.run([request("a", 4, 1), request("b", 5, 3), request("c", 4, 2)])
     assert [record.blocks for record in trace] == [
-        {"taken": {"a": [0, 1], "b": [2, 3]}, "freed": [0, 1]},
-        {"taken": {"c": [0, 1]}, "freed": []},
-        {"taken": {}, "freed": [2, 3, 0, 1]},
+        [("a", "take", [0, 1]), ("b", "take", [2, 3]), ("a", "free", [0, 1])],
+        [("c", "take", [0, 1])],
+        [("b", "free", [2, 3]), ("c", "free", [0, 1])],
     ]
     assert trace[0].kv == {"used": 9, "total": 36, "reserved": 4, "internal": 3, "external": 0}
 
@@ -87,9 +88,9 @@ def test_nothing_unwritten_is_ever_seen():
     eng.add_all(served)
     while eng.has_work:
         record = eng.step()
-        for block in (record.blocks or {"freed": []})["freed"]:
-            for tensor in pool.keys + pool.values:
-                tensor[block] = torch.nan
+        freed = [block for move in record.blocks if move.move == "free" for block in move.blocks]
+        for tensor in pool.keys + pool.values:
+            tensor[freed] = torch.nan
     for made in served:
         check_greedy(model, made.prompt_token_ids, made.output_token_ids, made.params.max_tokens, {1})
 
@@ -103,16 +104,17 @@ def test_the_flat_batch_by_hand():
     eng.step()
     eng.add(served[2])
     plan = eng.scheduler.schedule()
-    eng.runner.fill(served[2])
-    requests, batch = eng.runner.flatten(plan)
-    assert requests == [served[1], served[0], served[2]]  # the shorter context first, then the chunk
+    eng.runner.attention.begin(served[2])
+    batch = flatten(plan, block_size=4, device="cpu")
+    pieces = eng.runner.attention.prepare(batch).pieces
+    assert batch.sampled == [served[1], served[0], served[2]]  # the shorter context first, then the chunk
     assert batch.input_ids.tolist() == [served[1].token_ids[-1], served[0].token_ids[-1], *c]
     assert batch.positions.tolist() == [2, 4, 0, 1, 2, 3]
     assert batch.slot_mapping.tolist() == [32 + 2, 0 + 4, 64, 65, 66, 67]  # 8 blocks of 4 each, in order of admission
     assert batch.last_rows.tolist() == [0, 1, 5]
-    assert [(piece.start, piece.end, piece.contexts) for piece in batch.pieces] == [(0, 2, [3, 5]), (2, 6, [4])]
+    assert [(piece.start, piece.end, piece.contexts) for piece in pieces] == [(0, 2, [3, 5]), (2, 6, [4])]
     # behind its end a row names a slot of its own
-    assert batch.pieces[0].slots.tolist() == [[32, 33, 34, 32, 32], [0, 1, 2, 3, 4]]
+    assert pieces[0].slots.tolist() == [[32, 33, 34, 32, 32], [0, 1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_the_flat_batch_by_hand():
     ],
 )
 def test_decodes_are_attended_to_in_runs_of_like_context(contexts, runs):
-    from minibatcher.model.runner import _alike
+    from minibatcher.model.attention import _alike
 
     assert _alike(contexts) == runs
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from minibatcher.request import FinishReason
-from minibatcher.trace import Trace
+from minibatcher.trace import StepRecord, Trace
 
 
 @dataclass(slots=True)
@@ -98,6 +98,7 @@ class Summary:
     itl: Percentiles  # over all gaps of all requests
     tpot: Percentiles
     e2e: Percentiles
+    mean_e2e: float | None
     queue: Percentiles
     useful_row_steps: int
     wasted_row_steps: int  # the lane computed, and only padding or a finished request
@@ -110,6 +111,10 @@ class Summary:
     max_waiting: int
     kv_used_share: float | None  # of the pool: keys and values are there; None without a pool
     kv_reserved_share: float | None  # of the pool: a request owns it, and nothing is there (reserved or internal)
+    preemptions: int  # a turn that is over is none
+    recomputed_tokens: int  # computed again after a preemption
+    mfu: float | None  # FLOPs done over those possible while it was busy; None where the peaks are not known
+    mbu: float | None  # the same for bytes of memory
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -163,7 +168,7 @@ def summary(trace: Trace) -> Summary:
     for record in steps:
         for work in record.work:
             rows[work.kind] += work.tokens
-    running = _running(trace)
+    counts = running(trace)
     waiting = [1 + record.waiting.behind if record.waiting else 0 for record in steps]
     pools = [record.kv for record in steps if record.kv]
     output_tokens = sum(len(tokens) for record in trace for tokens in record.emitted.values())
@@ -179,18 +184,23 @@ def summary(trace: Trace) -> Summary:
         itl=Percentiles.of(gap for r in found.values() for gap in r.itls),
         tpot=Percentiles.of(r.tpot for r in found.values()),
         e2e=Percentiles.of(r.e2e for r in found.values()),
+        mean_e2e=_mean(stays) if (stays := [r.e2e for r in found.values() if r.e2e is not None]) else None,
         queue=Percentiles.of(r.queue for r in found.values()),
         useful_row_steps=sum(useful),
         wasted_row_steps=sum(busy) - sum(useful),
         wasted_row_share=_ratio(rows["wasted"], rows.total()),
         mean_lanes_busy=_mean(busy),
         mean_lanes_useful=_mean(useful),
-        mean_running=_mean(running),
-        max_running=max(running, default=0),
+        mean_running=_mean(counts),
+        max_running=max(counts, default=0),
         mean_waiting=_mean(waiting),
         max_waiting=max(waiting, default=0),
         kv_used_share=_mean([kv["used"] / kv["total"] for kv in pools]) if pools else None,
         kv_reserved_share=_mean([(kv["reserved"] + kv["internal"]) / kv["total"] for kv in pools]) if pools else None,
+        preemptions=sum(preemption.cause != "turn" for record in trace for preemption in record.preempted),
+        recomputed_tokens=rows["recompute"],
+        mfu=_utilisation(steps, "mfu"),
+        mbu=_utilisation(steps, "mbu"),
     )
 
 
@@ -223,17 +233,96 @@ def goodput(
     return _ratio(good, end - begin)
 
 
-def _running(trace: Trace) -> list[int]:
-    """How many requests run, at each step that computes. A finished row of a padded batch runs no more."""
+def little(trace: Trace) -> tuple[float, float]:
+    """Requests in the system on average, in two ways that must agree (Little's law, Operations Research 1961).
+
+    First as they were seen in every step, running and waiting; then as arrivals/s times the mean time from arrival to
+    end. For a trace that begins and ends with nobody there.
+    """
+    begin, end = span(trace)
+    present = 0.0  # request-seconds
+    here = left = 0
+    last = begin
     running: set[str] = set()
+    for record in trace:
+        present += left * (record.t0 - last)  # nothing was computed in between
+        present += sum(record.t0 - arrival.time for arrival in record.arrived)
+        running -= {preemption.id for preemption in record.preempted}
+        running |= {work.id for work in record.work if work.kind != "wasted"}
+        here = len(running) + (1 + record.waiting.behind if record.waiting else 0)
+        present += here * (record.t1 - record.t0)
+        running -= {id for id, _ in record.finished}
+        left, last = here - len(record.finished), record.t1
+    stays = [r.finished - r.arrival for r in requests(trace).values() if r.finished and r.arrival is not None]
+    rate = _ratio(len(stays), end - begin)
+    return _ratio(present, end - begin), rate * _mean(stays)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """low, high: the first and the last number that falls into it."""
+
+    low: int
+    high: int
+    count: int
+    seconds: Percentiles
+
+
+def ttft_by_prompt(trace: Trace) -> list[Bucket]:
+    """By prompt length in tokens. Requests whose prompt or first token the trace does not show are left out."""
+    return _buckets((r.prompt_tokens, r.ttft) for r in requests(trace).values())
+
+
+def e2e_by_output(trace: Trace) -> list[Bucket]:
+    """By tokens of the answer."""
+    return _buckets((r.output_tokens, r.e2e) for r in requests(trace).values())
+
+
+def itl_by_active(trace: Trace) -> list[Bucket]:
+    """Each gap between two tokens, by the number of requests that computed in the step that ended it."""
+    last: dict[str, float] = {}
+    gaps: list[tuple[int, float]] = []
+    for record in trace:
+        active = len({work.id for work in record.work if work.kind != "wasted"})
+        for id, tokens in record.emitted.items():
+            for time in [record.t1] * len(tokens):
+                if id in last:
+                    gaps.append((active, time - last[id]))
+                last[id] = time
+    return _buckets(gaps)
+
+
+def _buckets(pairs: Iterable[tuple[int | None, float | None]]) -> list[Bucket]:
+    """1, 2 to 3, 4 to 7 and so on: each is twice as wide as the one before; empty ones are left out."""
+    found: dict[int, list[float]] = {}
+    for number, seconds in pairs:
+        if number and seconds is not None:
+            found.setdefault(number.bit_length(), []).append(seconds)
+    return [
+        Bucket(1 << (bits - 1), (1 << bits) - 1, len(values), Percentiles.of(values))
+        for bits, values in sorted(found.items())
+    ]
+
+
+def _utilisation(steps: Sequence[StepRecord], name: str) -> float | None:
+    costs = [record.cost for record in steps if record.cost and name in record.cost]
+    if not costs:
+        return None
+    return _ratio(sum(cost[name] * cost["seconds"] for cost in costs), sum(cost["seconds"] for cost in costs))
+
+
+def running(trace: Trace) -> list[int]:
+    """How many requests run, at each step that computes. A finished row of a padded batch runs no more."""
+    inside: set[str] = set()
     counts = []
     for record in trace:
         computing = {work.id for work in record.work if work.kind != "wasted"}
         ended = {id for id, _ in record.finished}
-        running |= computing
+        inside -= {preemption.id for preemption in record.preempted}
+        inside |= computing
         if record.work:
-            counts.append(len(running - (ended - computing)))  # who was aborted before this step is not in it
-        running -= ended
+            counts.append(len(inside - (ended - computing)))  # who was aborted before this step is not in it
+        inside -= ended
     return counts
 
 

@@ -58,18 +58,20 @@ class LoadedModel:
         for place in (self.model.generation_config, self.model.config.get_text_config(), self.tokenizer):
             ids = getattr(place, "eos_token_id", None)
             if ids is not None:
-                return frozenset(token for token in (ids if isinstance(ids, list) else [ids]) if token >= 0)
+                # A config that was cut down may still name the end token of a larger vocabulary: it cannot come.
+                ids = ids if isinstance(ids, list) else [ids]
+                return frozenset(token for token in ids if 0 <= token < self.vocab_size)
         return frozenset()
 
 
 def load(
-    model: str | os.PathLike[str] | PreTrainedModel | LoadedModel = "smollm2",
+    model: str | os.PathLike[str] | PreTrainedModel | LoadedModel | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
 ) -> LoadedModel:
-    """`smollm2`, `tiny`, a folder, a hub id, or a transformers model.
+    """`smollm2`, `tiny`, a folder, a hub id, or a transformers model; None is what MINIBATCHER_MODEL names, or smollm2.
 
     dtype: float32 on a CPU and the model's own on a GPU, unless given. device: a GPU if there is one.
     A model object is taken as it is; giving dtype or device with it is an error.
@@ -88,7 +90,7 @@ def load(
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"dtype={dtype!r} is unknown: use float32, bfloat16 or float16")
         dtype = getattr(torch, dtype)
-    name = os.fspath(model)
+    name = os.fspath(model or os.environ.get("MINIBATCHER_MODEL") or "smollm2")
     if name == "tiny":
         found, own_tokenizer, source = tiny.model(), tiny.tokenizer(), "made here, with random weights"
     else:

@@ -48,8 +48,7 @@ def process(logits: Tensor, request: Request) -> Tensor:
         logits[sorted(request.stop_ids)] = -torch.inf
     if params.temperature == 0:
         return logits
-    # The shift keeps a tiny temperature from overflowing; float32 takes one below 1e-45 for 0, and 0 / 0 is NaN.
-    logits = (logits - logits.max()) / max(params.temperature, 1e-30)
+    logits = logits / max(params.temperature, 1e-20)  # a smaller one draws no differently, and could overflow
     if params.top_k > 0:
         kth = logits.topk(min(params.top_k, len(logits))).values[-1]
         logits = logits.masked_fill(logits < kth, -torch.inf)

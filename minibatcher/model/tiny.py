@@ -34,6 +34,7 @@ def model(seed: int = 0) -> LlamaForCausalLM:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=32,  # the least that the Triton kernels take
         max_position_embeddings=4096,
         # At transformers' default of 0.02 attention hardly matters, and an engine whose positions are shifted by one
         # gives the same tokens.

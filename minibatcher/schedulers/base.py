@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from abc import ABC, abstractmethod
-from collections import deque
+from bisect import insort
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from minibatcher.clock import Clock
 from minibatcher.memory.allocator import Allocator
 from minibatcher.plan import Plan
 from minibatcher.request import FinishReason, Request, Status
-from minibatcher.trace import Arrival, StepRecord, Waiting, Work
+from minibatcher.trace import Arrival, BlockMove, StepRecord, Waiting, Work
+
+RANK = attrgetter("rank")
+RUNNING = Status.RUNNING  # Python 3.11 takes longer to look it up than commit takes for a request
 
 
 class Scheduler(ABC):
@@ -20,6 +25,8 @@ class Scheduler(ABC):
     max_num_seqs: lanes, so requests that run at the same time. max_model_len: tokens a request may have in all.
     eos_token_ids, vocab_size: the model's. allocator: who owns which blocks; None where nothing is paged (stage 1).
     """
+
+    by_priority = False  # whether anybody looks at Request.priority
 
     def __init__(
         self,
@@ -49,8 +56,10 @@ class Scheduler(ABC):
         self.tracing = True  # False leaves out of the records what only pictures need
 
         self.requests: dict[str, Request] = {}  # all that have not finished
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []  # in order of admission
+        self.waiting: list[Request] = []  # both sorted by rank
+        self.running: list[Request] = []
+        self.deadlines: list[tuple[float, int, Request]] = []  # a heap
+        self.count = itertools.count()
         self.free_lanes = list(range(max_num_seqs))  # a heap: the lowest free lane is taken first
         self.news = StepRecord()  # what happened since the last commit: the next record begins with it
 
@@ -74,8 +83,11 @@ class Scheduler(ABC):
                 f"{name}: the prompt has {request.num_prompt_tokens} tokens; with max_model_len={self.max_model_len} "
                 f"at most {self.max_model_len - 1} leave room for an output. Shorten it, or raise max_model_len"
             )
-        if request.priority:
-            raise ValueError(f"{name}: priority={request.priority} is not used by this stage: leave it at 0")
+        if request.priority and not self.by_priority:
+            raise ValueError(
+                f"{name}: priority={request.priority} would not be looked at: "
+                "leave it at 0, or use stage 'preemptive' with policy='priority'"
+            )
         if self.vocab_size is not None:
             for what, tokens in (
                 ("prompt_token_ids", request.prompt_token_ids),
@@ -95,21 +107,42 @@ class Scheduler(ABC):
         request.max_len = min(request.num_prompt_tokens + output, self.max_model_len)
         request.stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_token_ids)
         self.requests[request.request_id] = request
-        self.waiting.append(request)
+        request.rank = self.rank(request, request.arrival or 0.0)
+        insort(self.waiting, request, key=RANK)
+        if request.deadline_s is not None:
+            deadline = (request.arrival or 0.0) + request.deadline_s
+            heapq.heappush(self.deadlines, (deadline, next(self.count), request))
         self.news.arrived.append(
             Arrival(request.request_id, request.arrival or 0.0, request.num_prompt_tokens, params.max_tokens)
         )
+
+    def rank(self, request: Request, time: float) -> tuple[float, float, int]:
+        """Who comes first: (importance, time, a number that no other request has). First come, first served."""
+        return 0.0, time, next(self.count)
+
+    def expire(self) -> None:
+        """End the requests whose deadline has passed."""
+        while self.deadlines and self.deadlines[0][0] <= self.clock.now():
+            request = heapq.heappop(self.deadlines)[2]
+            if request.status is not Status.FINISHED:
+                self.abort(request.request_id)
 
     def abort(self, request_id: str) -> bool:
         """End a request now; what it held is free for the next step. False when there is none of that id."""
         request = self.requests.get(request_id)
         if request is None:
             return False
-        if request.status is Status.WAITING:
+        if request.status is not Status.RUNNING:
             self.waiting.remove(request)
         self.end(request, FinishReason.ABORT)
         self.drop_finished()
         return True
+
+    def reject(self, request: Request, why: str) -> None:
+        """End a request that has just been added, with `error`."""
+        request.error = why
+        self.waiting.remove(request)
+        self.end(request, FinishReason.ERROR)
 
     def fail(self, plan: Plan, error: BaseException) -> None:
         """The model raised: the requests of this step end with `error`; those that wait go on."""
@@ -128,11 +161,12 @@ class Scheduler(ABC):
 
     def admit(self, plan: Plan) -> Request:
         """The head of the queue gets the lowest free lane and runs. Its room has been taken already."""
-        request = self.waiting.popleft()
+        request = self.waiting.pop(0)
+        (plan.admitted if request.status is Status.WAITING else plan.resumed).append(request)
         request.status = Status.RUNNING
         request.lane = heapq.heappop(self.free_lanes)
-        self.running.append(request)
-        plan.admitted.append(request)
+        insort(self.running, request, key=RANK)
+        self.tell_blocks("take", request, request.block_table)
         return request
 
     def leave_waiting(self, plan: Plan, why: str) -> None:
@@ -153,7 +187,7 @@ class Scheduler(ABC):
         emitted = record.emitted
         before = len(record.finished)
         for request, n in plan.work.items():
-            if request.status is not Status.RUNNING:  # it ended while the model ran
+            if request.status is not RUNNING:  # it ended while the model ran
                 continue
             request.num_computed += n
             token_ids = request.token_ids
@@ -176,7 +210,7 @@ class Scheduler(ABC):
                     request.error = f"on_token raised {type(error).__name__}: {error}"
                     self.end(request, FinishReason.ERROR, record)
                     continue
-            if request.status is not Status.RUNNING:  # on_token aborted it
+            if request.status is not RUNNING:  # on_token aborted it
                 continue
             if stopped and len(token_ids) - len(request.prompt_token_ids) > request.params.min_tokens:
                 self.end(request, FinishReason.STOP, record)
@@ -190,8 +224,7 @@ class Scheduler(ABC):
         """Finish a request and give back what it held. Call `drop_finished` afterwards."""
         record = self.news if record is None else record
         if self.allocator and request.block_table:
-            if self.tracing:
-                self.blocks_of(record)["freed"] += request.block_table
+            self.tell_blocks("free", request, request.block_table, record)
             self.allocator.release(request)
         if request.status is Status.RUNNING:
             self.give_lane_back(request)
@@ -204,27 +237,33 @@ class Scheduler(ABC):
         heapq.heappush(self.free_lanes, request.lane)
 
     def drop_finished(self) -> None:
-        self.running = [request for request in self.running if request.status is Status.RUNNING]
+        self.running = [request for request in self.running if request.status is RUNNING]
 
     # -- for the trace ------------------------------------------------------------------------------------------------
 
     def describe(self, plan: Plan, record: StepRecord) -> None:
         """Write down the plan, before commit moves anything."""
         record.admitted = [request.request_id for request in plan.admitted]
+        record.resumed = [request.request_id for request in plan.resumed]
+        record.preempted = list(plan.preempted.values())
+        if plan.budget is not None:
+            record.budget = plan.budget + sum(plan.work.values())
         for request, n in plan.work.items():
-            start = request.num_computed
-            kind = "prefill" if start < request.num_prompt_tokens else "decode"
-            record.work.append(Work(request.request_id, request.lane, kind, n, start + n))
+            start, end = request.num_computed, request.num_computed + n
+            again = min(end, request.recomputed) - start
+            if again < n:
+                fresh = n - max(0, again)
+                kind = "prefill" if end - fresh < request.num_prompt_tokens else "decode"
+                record.work.append(Work(request.request_id, request.lane, kind, fresh, end))
+            if again > 0:
+                record.work.append(Work(request.request_id, request.lane, "recompute", again, start + again))
         if plan.waiting:
             request, why, behind = plan.waiting
             record.waiting = Waiting(request.request_id, why, behind)
         if self.allocator:
-            for request in plan.admitted:
-                self.blocks_of(record)["taken"][request.request_id] = list(request.block_table)
             record.kv = self.allocator.figures(self.running, plan)
 
-    @staticmethod
-    def blocks_of(record: StepRecord) -> dict:
-        if record.blocks is None:
-            record.blocks = {"taken": {}, "freed": []}
-        return record.blocks
+    def tell_blocks(self, move: str, request: Request, blocks: list[int], record: StepRecord | None = None) -> None:
+        if self.tracing and blocks:
+            record = self.news if record is None else record
+            record.blocks.append(BlockMove(request.request_id, move, list(blocks)))

@@ -34,8 +34,13 @@ class StaticScheduler(Scheduler):
                 self.leave_waiting(plan, f"{here} of {self.max_num_seqs} requests are here; the batch may still fill")
                 return plan
             while self.waiting and self.free_lanes:
+                head = self.waiting[0]
+                # Stage 1 itself has no allocator. With one, paging can be switched on alone, without stage 2.
+                if self.allocator and (why_not := self.allocator.admit(head, self.allocator.reservation(head))):
+                    self.leave_waiting(plan, why_not)
+                    break
                 self.batch.append(self.admit(plan))
-        elif self.waiting:
+        if self.waiting and not plan.waiting:
             left, size = len(self.running), len(self.batch)
             self.leave_waiting(plan, f"{left} of the batch's {size} requests must finish before anyone joins")
         plan.rectangle = self.batch
