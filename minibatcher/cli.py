@@ -1,4 +1,4 @@
-"""The command line: `minibatcher demo | generate | bench | doctor`."""
+"""The command line: `minibatcher demo | generate | bench | simulate | capacity | grade | doctor`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from minibatcher import simulate
 from minibatcher.stages import DEFAULT_STAGE, STAGES
 
 app = typer.Typer(
@@ -31,13 +32,16 @@ def demo(
     model: Model = "smollm2",
     out: Annotated[Path, typer.Option(help="Folder for the pictures and traces.")] = Path("out"),
     lanes: Annotated[int, typer.Option(min=1, help="Rows of the batch, at every stage.")] = 8,
+    stage: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(STAGES)}; again for another. Without it, stages 1 to 4.")
+    ] = None,
     threads: Threads = 0,
 ) -> None:
-    """Answer the same 16 chat prompts at every stage, and compare."""
+    """Answer the same 16 chat prompts at several stages, and compare."""
     use_threads(threads)
     from minibatcher import demo as show
 
-    raise typer.Exit(show.run(console, model, out, lanes))
+    raise typer.Exit(show.run(console, model, out, lanes, stage))
 
 
 @app.command()
@@ -78,6 +82,7 @@ def bench(
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Rounds; the medians are printed.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was measured there.")] = None,
+    clock: Annotated[str, typer.Option(help="wall; or cpu, for one thread on a busy machine.")] = "wall",
     threads: Threads = 0,
 ) -> None:
     """Measure the engine beside transformers and the bare model: 10 minutes on a quiet CPU; --scheduler: half a minute.
@@ -88,6 +93,9 @@ def bench(
     use_threads(threads)
     from minibatcher.measure import report
 
+    if clock not in report.CLOCKS:
+        raise ValueError(f"--clock {clock} is unknown: choose from {', '.join(report.CLOCKS)}")
+    report.Stopwatch.clock = clock
     if json_file:  # now, and not after minutes, should that be impossible
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.touch()
@@ -100,7 +108,7 @@ def bench(
         from minibatcher.model.load import load
 
         loaded = load(model, device="cpu", dtype="float32")
-        comparisons, about = bench.comparisons(loaded), {"model": loaded.name, "dtype": "float32"}
+        comparisons, about = bench.comparisons(loaded), {"model": loaded.name, "dtype": "float32", "clock": clock}
     unknown = set(only or ()) - comparisons.keys()
     if unknown:
         raise ValueError(f"--only {', '.join(sorted(unknown))} is unknown: choose from {', '.join(comparisons)}")
@@ -112,7 +120,9 @@ def bench(
 
 @app.command()
 def grade(
-    what: Annotated[str | None, typer.Argument(help="A task (3.2) or an exercise (ex03); all, if it is left out.")] = None,
+    what: Annotated[
+        str | None, typer.Argument(help="A task (3.2) or an exercise (ex03); all, if it is left out.")
+    ] = None,
     hint: Annotated[bool, typer.Option("--hint", help="One more hint for what fails first.")] = False,
     grade_json: Annotated[Path | None, typer.Option("--grade-json", "--json", help="Write the report there.")] = None,
     grade_format: Annotated[str, typer.Option(help="Of the report: plain or gradescope.")] = "plain",
@@ -124,6 +134,10 @@ def grade(
     from minibatcher.grading import command
 
     raise typer.Exit(command.run(console, what, hint, grade_json, grade_format, exercises, submission, release))
+
+
+app.command()(simulate.simulate)
+app.command()(simulate.capacity)
 
 
 @app.command()

@@ -35,7 +35,7 @@ def examine() -> list[Finding]:
     if findings[1][1] != "missing":
         findings += [device(), threads()]
     if "missing" not in (findings[1][1], findings[2][1]):
-        findings.append(model())
+        findings += [attention(), model(), pool()]
     return findings
 
 
@@ -76,6 +76,34 @@ def threads() -> Finding:
     if count >= cores > 1:
         remedy = "if other programs run too, set OMP_NUM_THREADS to half of the cores: waiting threads are slow"
     return "threads", f"{count} of {cores} cores", remedy
+
+
+def attention() -> Finding:
+    """Which backend stages 4 to 6 choose by themselves, and why."""
+    import torch
+
+    from minibatcher.model import backend
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name, why = backend.choose("auto", device)
+    return "attention", f"{name}: {why}", ""
+
+
+def pool() -> Finding:
+    """The arithmetic of the pool, for smollm2 in the dtype that it would have here."""
+    import torch
+
+    from minibatcher.memory.pool import blocks_that_fit, bytes_per_token
+
+    on_gpu = torch.cuda.is_available()
+    dtype, device = (torch.bfloat16, torch.device("cuda")) if on_gpu else (torch.float32, torch.device("cpu"))
+    layers, per_token = [(3, 64)] * 30, bytes_per_token([(3, 64)] * 30, dtype)
+    blocks = blocks_that_fit(layers, dtype, device, 16, 0.9)
+    found = (
+        f"smollm2: 2 x 30 layers x 3 kv heads x 64 x {dtype.itemsize} bytes = {per_token:,} bytes per token; "
+        f"{'0.9 of the GPU, less what is in use' if on_gpu else '1 GiB'} holds {blocks:,} blocks of 16 tokens"
+    )
+    return "pool", found, ""
 
 
 def model() -> Finding:

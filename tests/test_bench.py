@@ -77,8 +77,7 @@ def test_lanes_that_do_not_fit_are_not_measured_as_if_they_did(tiny, jobs, monke
 
 def test_the_bare_model_computes_the_engines_tokens(tiny, jobs):
     measured = bench.bare(tiny, 0, jobs, lanes=6, steps=4)
-    left = sum(min(4, job.output_len - 1) for job in jobs)
-    assert measured["note"] == f"Tokens of the bare model that are the engine's: {left} of {left}."
+    assert measured["note"] == "Its tokens are the engine's."
     assert measured["engine"] > 0 and measured["bare"] > 0
 
 
@@ -206,10 +205,10 @@ def test_the_command(command, tmp_path):
         assert words in out
     found = json.loads(file.read_text())
     assert {"cpu", "cores", "threads", "python", "torch", "transformers", "date"} < set(found["about"])
-    assert [result["comparison"] for result in found["results"]] == ["uneven", "memory"]
-    assert found["results"][1]["value"] == 1.0 and found["results"][1]["met"] is True
+    assert [result["comparison"] for result in found["results"]] == ["uneven", "uneven", "memory"]
+    assert found["results"][2]["value"] == 1.0 and found["results"][2]["met"] is True
     assert len(found["measured"]["memory"]) == 1
-    assert list(found["notes"]) == ["uneven", "memory"]
+    assert found["notes"] == {}
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_the_command(command, tmp_path):
     [
         (["--scheduler", "--only", "nothing"], ["nothing", "steady, changing, tensors-100, tensors-1000"]),
         (["--model", "tiny", "--only", "steady"], ["throughput, bare, bare-600, uneven, memory"]),
-        (["--seeds", "0"], ["--seeds", "range"]),
+        (["--seeds", "0"], ["--seeds", "1"]),
     ],
 )
 def test_bad_use_ends_with_2_and_says_what_is_allowed(command, arguments, words):

@@ -42,7 +42,7 @@ def run(monkeypatch, capsys):
 def test_help_names_every_command_and_what_it_does(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command, purpose in zip(COMMANDS, ("every stage", "Answer one prompt", "what this machine has"), strict=True):
+    for command, purpose in zip(COMMANDS, ("several stages", "Answer one prompt", "what this machine has"), strict=True):
         (line,) = [line for line in out.splitlines() if f" {command} " in line]
         assert purpose in line
 
@@ -74,6 +74,7 @@ BAD_USE = [
     (["generate", "hi", "--model", "nothing"], "unknown model 'nothing'"),
     (["generate", "hi", "--model", "[/b] [red]"], "'[/b] [red]'"),  # a name, and no markup
     (["demo", "--model", "no/where", "--out", "OUT"], "unknown model 'no/where'"),
+    (["demo", "--stage", "fast", "--out", "OUT"], "unknown stage 'fast': choose from static"),
     (["demo", "--model", "tiny", "--out", "FILE"], "File exists"),
     (["generate", "hi", "--model", "tiny", "--trace", "FILE/trace.jsonl"], "FILE"),
 ]
@@ -144,8 +145,11 @@ def test_generate_prints_the_answer_and_writes_the_trace(run, tmp_path, tiny, st
 # -- demo -------------------------------------------------------------------------------------------------------------
 
 
+EVERY = [word for stage in STAGES for word in ("--stage", stage)]
+
+
 def test_demo_answers_at_every_stage_compares_and_writes(run, tmp_path):
-    code, out, err = run("demo", "--model", "tiny", "--out", str(tmp_path / "out"), "--lanes", "4")
+    code, out, err = run("demo", "--model", "tiny", "--out", str(tmp_path / "out"), "--lanes", "4", *EVERY)
     assert (code, err) == (0, "")
     assert f"The 16 answers are the same, token for token, at: {', '.join(STAGES)}." in out
 
@@ -199,10 +203,22 @@ def test_demo_says_so_and_ends_with_1_when_answers_differ(run, tmp_path, monkeyp
 
     monkeypatch.setattr(demo, "ask", spoilt)
     monkeypatch.setattr(demo, "prompts", lambda: prompts()[:3])
-    code, out, _ = run("demo", "--model", "tiny", "--out", str(tmp_path))
+    code, out, _ = run("demo", "--model", "tiny", "--out", str(tmp_path), *EVERY)
     assert code == 1
     assert "The answers to 1 questions differ between stages" in out and "token for token" not in out
     assert all(f"{name}: " in out for name in STAGES)
+
+
+def test_demo_shows_stages_1_to_3_and_says_why_the_kernel_is_left_out(run, tmp_path, monkeypatch):
+    from minibatcher import demo
+
+    monkeypatch.setattr(demo, "prompts", lambda: prompts()[:5])
+    code, out, _ = run("demo", "--model", "tiny", "--out", str(tmp_path))
+    assert code == 0
+    assert "Stage kernel is left out: the device is a CPU" in out
+    assert "token for token, at: static, iteration, paged." in out
+    memory = {line.split("│")[1].strip(): line.split("│")[2] for line in out.splitlines() if line.count("│") == 6}
+    assert int(memory["ranges, max_model_len"]) < int(memory["blocks, on demand"]) <= 5
 
 
 # -- doctor -----------------------------------------------------------------------------------------------------------
@@ -216,11 +232,14 @@ def found(out: str) -> dict[str, tuple[str, str]]:
 def test_doctor_says_what_is_here(run):
     _, out, _ = run("doctor")
     findings = found(out)
-    assert findings.keys() == {"python", "torch", "transformers", "triton", "device", "threads", "model smollm2"}
+    names = "python, torch, transformers, triton, device, threads, attention, model smollm2, pool"
+    assert findings.keys() == set(names.split(", "))
     assert findings["python"] == (platform.python_version(), "")
     assert findings["torch"] == (importlib.metadata.version("torch"), "")
     assert findings["transformers"] == (transformers.__version__, "")
     assert findings["device"][0].startswith("GPU: " if torch.cuda.is_available() else "CPU: ")
+    assert findings["attention"][0].startswith(("torch: the device is a CPU", "triton: the device is a GPU"))
+    assert "2 x 30 layers x 3 kv heads x 64 x" in findings["pool"][0]
     assert findings["threads"][0] == f"{torch.get_num_threads()} of {os.cpu_count()} cores"
 
 

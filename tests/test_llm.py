@@ -166,7 +166,7 @@ def test_a_streams_pieces_joined_are_the_text_of_generate(llm):
             pieces = list(llm.stream(prompt, params))
             assert "".join(pieces) == llm.generate(prompt, params)[0].text
             assert all(pieces)
-    assert len(list(llm.stream("Hello", GREEDY))) > 2
+    assert len(list(llm.stream("Hello", GREEDY))) > 1
     check_empty(llm)
 
 
