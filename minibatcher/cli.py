@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -80,6 +81,9 @@ def bench(
     scheduler: Annotated[
         bool, typer.Option("--scheduler", help="Only what lies between two calls of the model; no model is needed.")
     ] = False,
+    chunked: Annotated[
+        bool, typer.Option("--chunked", help="Only the table of a long prompt that arrives among streams.")
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Rounds; the medians are printed.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was measured there.")] = None,
     clock: Annotated[str, typer.Option(help="wall; or cpu, for one thread on a busy machine.")] = "wall",
@@ -87,8 +91,9 @@ def bench(
 ) -> None:
     """Measure the engine beside transformers and the bare model: 10 minutes on a quiet CPU; --scheduler: half a minute.
 
-    Comparisons: throughput, bare, bare-600, uneven, memory; with --scheduler: steady, changing, tensors-100,
-    tensors-1000. All sides run in turn in one process, so other programs slow all of them; look at the ratios.
+    Comparisons: throughput, bare, bare-600, uneven, memory, paged, preemption; with --scheduler: steady, changing,
+    tensors-100, tensors-1000 and the like. All sides run in turn in one process, so other programs slow all of them;
+    look at the ratios.
     """
     use_threads(threads)
     from minibatcher.measure import report
@@ -104,11 +109,19 @@ def bench(
 
         comparisons, about = microbench.comparisons(), {"model": "a stub"}
     else:
-        from minibatcher.measure import bench
+        from minibatcher.measure import bench, stagebench
         from minibatcher.model.load import load
 
         loaded = load(model, device="cpu", dtype="float32")
-        comparisons, about = bench.comparisons(loaded), {"model": loaded.name, "dtype": "float32", "clock": clock}
+        if chunked:
+            stalls = stagebench.chunked(loaded)
+            console.print(stagebench.stall_table(stalls))
+            if json_file:
+                found = {"about": report.machine(), "stalls": [asdict(stall) for stall in stalls]}
+                json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            return
+        comparisons = bench.comparisons(loaded) | stagebench.comparisons(loaded)
+        about = {"model": loaded.name, "dtype": "float32", "clock": clock}
     unknown = set(only or ()) - comparisons.keys()
     if unknown:
         raise ValueError(f"--only {', '.join(sorted(unknown))} is unknown: choose from {', '.join(comparisons)}")

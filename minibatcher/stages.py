@@ -147,11 +147,16 @@ STAGES: Mapping[str, Stage] = {
 DEFAULT_STAGE = max(STAGES.values(), key=lambda stage: stage.number).name
 
 
+def uses(stage: str) -> frozenset[str]:
+    """The settings that a stage takes."""
+    return SHARED | QUEUE | STAGES[stage].uses
+
+
 def settings_for(stage: str, given: Settings) -> Settings:
     """The stage's settings: those given, and the defaults. Raises ValueError for a name that does not belong."""
     if stage not in STAGES:
         raise ValueError(f"unknown stage {stage!r}: choose from {', '.join(STAGES)}")
-    allowed = SHARED | QUEUE | STAGES[stage].uses
+    allowed = uses(stage)
     for name, value in given.items():
         if name in allowed:
             continue
@@ -196,6 +201,7 @@ def parts(stage: Stage, loaded: LoadedModel, settings: Settings) -> tuple[Schedu
     from minibatcher.memory.pool import KVPool, blocks_that_fit
     from minibatcher.model import backend
     from minibatcher.model.padded import PaddedRunner
+    from minibatcher.model.rates import giving_way
     from minibatcher.model.runner import FlatRunner
 
     model = loaded.model
@@ -207,8 +213,13 @@ def parts(stage: Stage, loaded: LoadedModel, settings: Settings) -> tuple[Schedu
     if "attention_backend" in settings:
         asked, size = settings["attention_backend"], settings["block_size"]
         settings["attention_backend"], _ = backend.choose(asked, model.device, loaded.layers, size)
+    if settings.get("preemption") == "auto" and model.device.type == "cpu":
+        settings["preemption"] = "swap"  # there it is a copy from memory to memory, and always the cheaper of the two
     fill_in(stage, settings, loaded.name, loaded.max_model_len, fit)
-    scheduler = make_scheduler(stage, settings, eos_token_ids=loaded.eos_token_ids, vocab_size=loaded.vocab_size)
+    facts: dict[str, Any] = {"eos_token_ids": loaded.eos_token_ids, "vocab_size": loaded.vocab_size}
+    if settings.get("preemption") == "auto":
+        facts["giving_way"] = giving_way(model, loaded.layers, settings["block_size"])
+    scheduler = make_scheduler(stage, settings, **facts)
     if stage.allocator is None:
         pad = getattr(loaded.tokenizer, "pad_token_id", None)
         return scheduler, PaddedRunner(model, pad or 0)

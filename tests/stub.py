@@ -73,12 +73,12 @@ def request(name: str, prompt: int = 3, max_tokens: int = 4, *, arrival: float |
 PARAMS = SamplingParams.__dataclass_fields__.keys()
 
 
-def drain(engine: Engine, limit: int = 1000) -> list[StepRecord]:
-    """Step until nothing is left; the invariants hold after every step."""
+def drain(engine: Engine, added: Iterable[Request] | None = None, limit: int = 1000) -> list[StepRecord]:
+    """Step until nothing is left; the invariants hold after every step. added: as for `check_invariants`."""
     records = []
     while engine.has_work:
         records.append(engine.step())
-        check_invariants(engine)
+        check_invariants(engine, added)
         assert len(records) < limit, "the engine does not come to an end"
     return records
 

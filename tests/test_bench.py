@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minibatcher import cli
-from minibatcher.measure import bench, microbench, report
+from minibatcher.measure import bench, microbench, report, stagebench
 from minibatcher.measure.workloads import lognormal
 from minibatcher.memory.pool import KVPool
 from minibatcher.model.batch import flatten
@@ -231,3 +231,28 @@ def test_help(command):
     assert code == 0
     for word in ("--only", "--scheduler", "--seeds", "--json", "--threads", "throughput", "minutes"):
         assert word in out
+
+
+# -- the stages beside each other -------------------------------------------------------------------------------------
+
+
+def test_blocks_and_ranges_serve_the_same_jobs(tiny, jobs):
+    measured = stagebench.blocks_and_ranges(tiny, 1, jobs)
+    names = {"iteration", "paged", "iteration, small", "paged, small"}
+    assert measured.keys() == names | {"note"} and all(measured[name] > 0 for name in names)
+
+
+def test_more_run_at_once_on_demand_and_the_price_is_told(tiny):
+    measured = stagebench.on_demand(tiny, 0, n=6, prompt=8, ends=6, max_tokens=40, full=40, blocks=9)
+    early, late = measured["note"].split("full length: chunked")
+    # 9 blocks of 16: a reservation of 48 tokens takes 3, so 3 run at once; a prompt of 8 takes 1, and 1 is kept free
+    assert "chunked at most 3 at once, 0 preemptions" in early
+    assert "preemptive at most 6 at once, 0 preemptions" in early
+    assert "3 at once, 0 preemptions" in late and " 0 preemptions" not in late.split("preemptive")[1]
+
+
+def test_a_long_prompt_among_streams(tiny):
+    paged, large, small = stagebench.chunked(tiny, budgets=(32, 12), streams=3, prompt=100)
+    assert paged.gap_tokens == 3 + 100
+    assert (large.gap_tokens, small.gap_tokens) == (32, 12)
+    assert all(stall.gap_ms > 0 and stall.ttft_s > 0 for stall in (paged, large, small))

@@ -42,7 +42,8 @@ def run(monkeypatch, capsys):
 def test_help_names_every_command_and_what_it_does(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command, purpose in zip(COMMANDS, ("several stages", "Answer one prompt", "what this machine has"), strict=True):
+    purposes = ("several stages", "Answer one prompt", "what this machine has")
+    for command, purpose in zip(COMMANDS, purposes, strict=True):
         (line,) = [line for line in out.splitlines() if f" {command} " in line]
         assert purpose in line
 

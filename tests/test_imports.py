@@ -63,7 +63,7 @@ LINES = [
     ("text.py",),
     ("llm.py",),
     ("views/",),
-    ("demo.py", "doctor.py"),
+    ("demo.py", "doctor.py", "simulate.py", "grading/"),
     ("cli.py",),
 ]
 ANYWHERE = ("__init__.py", "__main__.py")  # the front doors

@@ -15,9 +15,10 @@ from minibatcher.model import backend
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 needs_kernels = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None or (os.environ.get("TRITON_INTERPRET") != "1" and not torch.cuda.is_available()),
+    importlib.util.find_spec("triton") is None
+    or (os.environ.get("TRITON_INTERPRET") != "1" and not torch.cuda.is_available()),
     reason="Triton runs on Linux, with a GPU or with TRITON_INTERPRET=1",
-)  # fmt: skip
+)
 
 
 def serve(stage, model, prompts, backend, **settings):

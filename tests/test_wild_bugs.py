@@ -9,7 +9,7 @@ The numbers are those of the list that the project keeps (9 to 42, as far as sta
     14  test_a_block_is_not_given_back_twice
     15  test_the_last_token_is_told_before_its_place_is_given_away
     16  test_who_never_got_any_memory_can_be_aborted
-    17  test_nothing_is_emitted_after_an_abort
+    17  test_nothing_is_emitted_after_an_abort, test_a_request_that_aborts_itself_keeps_the_token_it_saw
     18  test_an_id_is_taken_while_its_request_lives_and_no_longer
     19  test_every_token_stands_at_its_own_position
     29  test_sampling.py: test_a_seeded_draw_is_the_same_in_any_batch
@@ -240,6 +240,24 @@ def test_nothing_is_emitted_after_an_abort(stage, tiny):
             assert not any(victim.request_id in record.emitted for record in records)
             check(tiny.model, [neighbour, requests[2]])
             check_all_is_given_back(engine)
+
+
+@at_every_stage
+@pytest.mark.parametrize("last", [1, 2, 4])
+def test_a_request_that_aborts_itself_keeps_the_token_it_saw(stage, last, tiny):
+    """As above, from its own on_token: in the first step, in the middle, and with what would be its last token."""
+    engine = make(stage, tiny)
+    requests = [greedy(prompt(9 + n, n), 4) for n in range(3)]
+    engine.add_all(requests)
+    victim = requests[1]
+    victim.on_token = lambda _: len(victim.output_token_ids) == last and not engine.abort(victim.request_id)
+    ended = Counter()
+    while engine.has_work:
+        ended.update(engine.step().finished)
+    assert ended == Counter((r.request_id, "abort" if r is victim else "length") for r in requests)
+    assert len(victim.output_token_ids) == last
+    check(tiny.model, [requests[0], requests[2]])
+    check_all_is_given_back(engine)
 
 
 @at_every_stage

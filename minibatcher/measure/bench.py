@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import mean, median
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from minibatcher.engine import Engine
-from minibatcher.measure.report import Comparison, Figure, Measured, seconds, undisturbed
+from minibatcher.measure.report import Comparison, Figure, Measured, Stopwatch, seconds, undisturbed
 from minibatcher.measure.workloads import Job, lognormal
 from minibatcher.model.attention import Gather, attending
 from minibatcher.model.batch import FlatBatch, flatten
@@ -57,7 +56,10 @@ def comparisons(model: LoadedModel) -> dict[str, Comparison]:
         ),
         "uneven": Comparison(
             partial(uneven, model),
-            [Figure("15 rows at 60, 1 at 1,800 / 16 at 60 + attention", "uneven", "sum", step, 1.15, at_most=True)],
+            [
+                Figure("15 rows at 60, 1 at 1,800 / 16 at 60 + attention", "uneven", "sum", step, 1.15, at_most=True),
+                Figure("attention of one row at 1,800 / 16 rows at 60", "attention", "even", step),
+            ],
         ),
         "memory": Comparison(
             partial(memory, model),
@@ -143,18 +145,18 @@ def continuous(model: LoadedModel, jobs: Sequence[Job], **config: Any) -> tuple[
     `max_new_tokens` for all. config: of ContinuousBatchingConfig; the default is what a user gets.
     """
     try:
-        start = perf_counter()
+        watch = Stopwatch()
         with (
             torch.inference_mode(),
             model.model.continuous_batching_context_manager(  # type: ignore[operator]
                 greedy(model), continuous_batching_config=ContinuousBatchingConfig(**config)
             ) as manager,
         ):
-            start_up = perf_counter() - start
+            start_up = watch.seconds
             answered(manager, [Job(jobs[0].prompt_token_ids, 2)])  # the last of its warming up
-            start = perf_counter()
+            watch = Stopwatch()
             tokens = answered(manager, jobs)
-            time = perf_counter() - start
+            time = watch.seconds
     except Exception as error:  # another version of transformers may do it another way; the other figures go on
         why_not = f"{type(error).__name__}: {error}"
         return [], {"warm": why_not, "with start-up": why_not}
@@ -249,12 +251,12 @@ def step_by_step(model: LoadedModel, engine: Engine, steps: int) -> Measured:
             gather = kept.pop()
             served = gather.batch.sampled
             gather = dataclasses.replace(gather, pool=Resident(gather))  # type: ignore[arg-type]
-            start = perf_counter()
+            watch = Stopwatch()
             logits = run_bare(gather)
-            times.append((engine_time, perf_counter() - start))
+            times.append((engine_time, watch.seconds))
             same += sum(int(row.argmax()) == one.token_ids[-1] for row, one in zip(logits, served, strict=True))
             rows += len(served)
-    note = f"Tokens of the bare model that are the engine's: {same} of {rows}."
+    note = "Its tokens are the engine's." if same == rows else f"Only {same} of its {rows} tokens are the engine's."
     engine_ms, bare_ms = (1000 * mean(side) for side in zip(*times, strict=True))
     return {"engine": engine_ms, "bare": bare_ms, "note": note}
 
@@ -302,8 +304,7 @@ def uneven(
     with undisturbed():
         times = [(seconds(mixed.step), seconds(even.step), seconds(attention)) for _ in range(steps)]
     mixed_ms, even_ms, attention_ms = (1000 * median(side) for side in zip(*times, strict=True))
-    note = f"Attention of the long row alone, in all layers: {attention_ms / even_ms:.0%} of a step without it."
-    return {"uneven": mixed_ms, "sum": even_ms + attention_ms, "note": note}
+    return {"uneven": mixed_ms, "even": even_ms, "attention": attention_ms, "sum": even_ms + attention_ms}
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """How `minibatcher bench` measures and prints: a figure is a ratio of two things measured side by side.
 
 Other programs on the machine change what a second is worth, so no figure is compared with one of another run. All
-sides of a comparison are measured in turn, round after round, and a figure is the median of the rounds' ratios.
+sides of a comparison are measured in turn, round after round, and a figure is the median of the rounds' ratios. Where
+others never rest, seconds of the processor are steadier than seconds on the wall (`--clock cpu`).
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+# cpu: only while this process computes, all its threads added; with one thread, about what a quiet machine takes
+CLOCKS = {"wall": perf_counter, "cpu": process_time}
 Measured = dict[str, float | str]  # one round; a text in the place of a number says why there is none
 
 
@@ -72,13 +75,15 @@ class Result:
         return {**asdict(self), "met": self.met}
 
 
-def run(console: Console, comparisons: Mapping[str, Comparison], seeds: int, about: dict[str, Any]) -> dict[str, Any]:
+def run(
+    console: Console, comparisons: Mapping[str, Comparison], seeds: int, about: Mapping[str, Any]
+) -> dict[str, Any]:
     """Measure each comparison with seeds 0, 1, 2 ..., print the table, and return all of it, ready for JSON."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     about = {**machine(), **about, "seeds": seeds}
     lines: list[Result] = []
-    notes: dict[str, list[str]] = {}
+    notes: dict[str, list[str]] = {}  # who says so
     measured: dict[str, list[Measured]] = {}
     columns = (
         SpinnerColumn(),
@@ -96,11 +101,11 @@ def run(console: Console, comparisons: Mapping[str, Comparison], seeds: int, abo
                 measured[name].append(comparison.measure(seed))
                 progress.advance(task)
             lines += [result(name, figure, measured[name]) for figure in comparison.figures]
-            notes[name] = list(dict.fromkeys(str(one["note"]) for one in measured[name] if "note" in one))
+            for note in dict.fromkeys(str(one["note"]) for one in measured[name] if "note" in one):
+                notes.setdefault(note, []).append(name)
     console.print(table(lines))
-    for name in notes:
-        for note in notes[name]:
-            console.print(f"{name}: {note}", highlight=False)
+    for note, names in notes.items():
+        console.print(f"{', '.join(names)}: {note}", highlight=False)
     console.print(", ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
     return {"about": about, "results": [line.to_dict() for line in lines], "notes": notes, "measured": measured}
 
@@ -172,7 +177,21 @@ def undisturbed() -> Iterator[None]:
         gc.enable()
 
 
+class Stopwatch:
+    """Seconds since it was made, by the clock that was chosen for this run."""
+
+    clock = "wall"
+
+    def __init__(self) -> None:
+        self._now = CLOCKS[self.clock]
+        self._start = self._now()
+
+    @property
+    def seconds(self) -> float:
+        return self._now() - self._start
+
+
 def seconds(function: Callable[[], object]) -> float:
-    start = perf_counter()
+    watch = Stopwatch()
     function()
-    return perf_counter() - start
+    return watch.seconds

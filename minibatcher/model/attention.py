@@ -169,8 +169,8 @@ def _alike(contexts: list[int]) -> list[tuple[int, int]]:
     cuts = []
     start = 0
     for i in range(1, len(contexts) + 1):
-        longest = contexts[i] + 1 if i < len(contexts) else torch.inf
-        if longest > 2 * (contexts[start] + 1) or longest * (i + 1 - start) > TOGETHER:
+        longest = contexts[i] if i < len(contexts) else torch.inf
+        if longest > 2 * contexts[start] or longest * (i + 1 - start) > TOGETHER:
             cuts.append((start, i))
             start = i
     return cuts

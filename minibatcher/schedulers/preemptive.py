@@ -13,6 +13,7 @@ from minibatcher.plan import Plan, Swap
 from minibatcher.request import FinishReason, Request, Status
 from minibatcher.schedulers.base import RANK, RUNNING
 from minibatcher.schedulers.chunked import ChunkedScheduler
+from minibatcher.schedulers.victims import GivingWay
 from minibatcher.trace import Preemption, StepRecord
 
 
@@ -20,7 +21,8 @@ class PreemptiveScheduler(ChunkedScheduler):
     """Running and waiting requests are sorted by `rank`; the victim is always the last of those who run.
 
     preemption: `recompute` drops a victim's keys and values, `swap` moves them to `num_cpu_blocks` blocks of CPU memory
-    and falls back to recompute when those are full. policy: `fcfs`, or `priority` (a smaller number is more important).
+    and falls back to recompute when those are full, `auto` takes what `giving_way` says is cheaper. policy: `fcfs`, or
+    `priority` (a smaller number is more important).
     aging_s: with `priority`, waiting that many seconds counts as one level of importance. max_tokens_per_turn: a
     request that has decoded so many tokens since it was admitted makes way when somebody waits for its place.
     watermark: share of the pool that an admission leaves free while others run.
@@ -37,11 +39,14 @@ class PreemptiveScheduler(ChunkedScheduler):
         aging_s: float | None = None,
         max_tokens_per_turn: int | None = None,
         watermark: float = 0.01,
+        giving_way: GivingWay | None = None,
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        if preemption not in ("recompute", "swap"):
-            raise ValueError(f"preemption={preemption!r} is unknown: choose recompute or swap")
+        if preemption not in ("recompute", "swap", "auto"):
+            raise ValueError(f"preemption={preemption!r} is unknown: choose recompute, swap or auto")
+        if preemption == "auto" and giving_way is None:
+            raise ValueError("preemption='auto' compares what both cost on a device: say it with giving_way")
         if policy not in ("fcfs", "priority"):
             raise ValueError(f"policy={policy!r} is unknown: choose fcfs or priority")
         if aging_s is not None and (policy != "priority" or not aging_s > 0):
@@ -63,7 +68,8 @@ class PreemptiveScheduler(ChunkedScheduler):
                 "leave it out, or take preemption='swap'"
             )
         self.cpu: BlockAllocator | None = None  # who owns which block of CPU memory
-        if preemption == "swap" and cpu_blocks:
+        self.giving_way = giving_way if preemption == "auto" else None
+        if preemption != "recompute" and cpu_blocks:
             self.cpu = BlockAllocator(cpu_blocks, self.allocator.block_size, self.max_model_len)
 
     def schedule(self) -> Plan:
@@ -171,7 +177,7 @@ class PreemptiveScheduler(ChunkedScheduler):
         self.running.remove(victim)
         heapq.heappush(self.free_lanes, victim.lane)
         written = self.allocator.blocks_for(victim.num_computed)
-        cpu_blocks = self.cpu.take(written) if self.cpu else None
+        cpu_blocks = self.cpu.take(written) if self.cpu and self.swaps(victim, written) else None
         if cpu_blocks:
             mode, lost = "swap", 0
             victim.status, victim.cpu_block_table = Status.SWAPPED, cpu_blocks
@@ -184,6 +190,13 @@ class PreemptiveScheduler(ChunkedScheduler):
         insort(self.waiting, victim, key=RANK)
         victim.num_preemptions += cause != "turn"
         plan.preempted[victim] = Preemption(victim.request_id, mode, cause, lost, written, why)
+
+    def swaps(self, victim: Request, blocks: int) -> bool:
+        """Whether to move its keys and values, if the CPU has room, and not to compute them again."""
+        if self.giving_way is None:
+            return True
+        again = self.giving_way.recompute_s(victim.num_computed, len(self.running), self.max_num_batched_tokens)
+        return self.giving_way.swap_s(blocks) < again
 
     def forget(self, request: Request) -> None:
         """All keys and values of the request are gone; its tokens stay, and are computed again."""
