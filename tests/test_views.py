@@ -16,13 +16,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex, to_rgb
 
-from minibatcher.trace import Arrival, StepRecord, Trace, Waiting, Work
-from minibatcher.views.figure import compare, draw, grid, rows
+from minibatcher.trace import Arrival, BlockMove, Preemption, StepRecord, Trace, Waiting, Work
+from minibatcher.views.figure import block_map, compare, draw, grid, rows
 from minibatcher.views.perfetto import events, to_perfetto
-from minibatcher.views.states import CODE, STATES
-from minibatcher.views.text import GUTTER, describe, headline, render, render_rich
+from minibatcher.views.states import CODE, STATES, Owned, owners, preemptions
+from minibatcher.views.text import GUTTER, describe, differences, headline, render, render_rich
 
-IDLE, WAIT, PRE, DEC, WASTE = (CODE[name] for name in ("idle", "waiting", "prefill", "decode", "wasted"))
+IDLE, WAIT, GONE, PRE, DEC, AGAIN, WASTE = (
+    CODE[name] for name in ("idle", "waiting", "preempted", "prefill", "decode", "recompute", "wasted")
+)
 
 
 def static_trace() -> Trace:
@@ -71,6 +73,46 @@ def static_trace() -> Trace:
                 work=[Work("c", 0, "prefill", 4, 4)],
                 emitted={"c": [7]},
                 finished=[("c", "length")],
+            ),
+        ],
+    )
+
+
+def preemptive_trace() -> Trace:
+    """A pool of three blocks of four tokens: b gives way so that a can grow, and is computed again when a has ended.
+
+    step     0                1              2                  3
+    lane 0   a: prompt of 4   a: decode      a: decode, ends    b: 4 again, and 1 new
+    lane 1   b: prompt of 4   (b gave way)
+    """
+    gone = Preemption("b", "recompute", "memory", 4, 0, "request 'b' needs a block, 0 free")
+    return Trace(
+        {"stage": "preemptive", "settings": {"num_blocks": 3, "block_size": 4}},
+        [
+            StepRecord(
+                0,
+                arrived=[Arrival("a", 0.0, 4, 3), Arrival("b", 0.0, 4, 2)],
+                admitted=["a", "b"],
+                work=[Work("a", 0, "prefill", 4, 4), Work("b", 1, "prefill", 4, 4)],
+                blocks=[BlockMove("a", "take", [0]), BlockMove("b", "take", [1])],
+            ),
+            StepRecord(
+                1,
+                preempted=[gone],
+                work=[Work("a", 0, "decode", 1, 5)],
+                blocks=[BlockMove("a", "take", [2]), BlockMove("b", "free", [1])],
+            ),
+            StepRecord(
+                2,
+                work=[Work("a", 0, "decode", 1, 6)],
+                finished=[("a", "length")],
+                blocks=[BlockMove("a", "free", [0, 2])],
+            ),
+            StepRecord(
+                3,
+                resumed=["b"],
+                work=[Work("b", 0, "decode", 1, 5), Work("b", 0, "recompute", 4, 4)],
+                blocks=[BlockMove("b", "take", [1, 0])],
             ),
         ],
     )
@@ -140,6 +182,37 @@ def test_request_that_arrived_before_the_trace_began_waits_from_its_beginning():
     }
 
 
+def test_states_with_a_preemption():
+    assert grid(preemptive_trace()).tolist() == [[PRE, DEC, DEC, AGAIN], [PRE, IDLE, IDLE, IDLE]]
+    assert grid(preemptive_trace(), "request").tolist() == [[PRE, DEC, DEC, IDLE], [PRE, GONE, GONE, AGAIN]]
+    assert [(step, lane, gone.id) for step, lane, gone in preemptions(preemptive_trace())] == [(1, 1, "b")]
+
+
+def test_a_yield_at_the_end_of_a_turn_is_waiting():
+    trace = preemptive_trace()
+    trace[1].preempted = [trace[1].preempted[0]._replace(cause="turn")]
+    assert grid(trace, "request").tolist()[1] == [PRE, WAIT, WAIT, AGAIN]
+    assert not list(preemptions(trace))
+
+
+def test_a_victim_that_the_trace_never_saw_at_work():
+    trace = Trace({}, preemptive_trace().records[1:3])
+    assert rows(trace, "request") == ["a"]
+    assert grid(trace, "request").tolist() == [[DEC, DEC]]
+    assert [lane for _, lane, _ in preemptions(trace)] == [None]
+    paint(draw(trace))
+
+
+def test_owners_while_a_step_runs():
+    trace = preemptive_trace()
+    assert [owners(trace, step) for step in range(4)] == [
+        {"a": Owned([0], 4), "b": Owned([1], 4)},
+        {"a": Owned([0, 2], 5)},  # b gave way before the step
+        {"a": Owned([0, 2], 6)},  # a leaves after it
+        {"b": Owned([1, 0], 5)},
+    ]
+
+
 def test_row_of_padding_and_prompt_is_prefill_in_whatever_order_they_stand():
     work = [Work("a", 0, "wasted", 2, 1), Work("a", 0, "prefill", 1, 1)]
     for order in (work, work[::-1]):
@@ -156,12 +229,16 @@ def test_each_state_has_its_own_sign_and_colour():
 
 # -- characters -------------------------------------------------------------------------------------------------------
 
-LEGEND = "P prefill  d decode  / wasted  . idle"
+LEGEND = "P prefill  d decode  R recompute  / wasted  . idle"
 
 
 def test_text():
     expected = f"lane 0  Pd/P\nlane 1  Pdd.\nstep    0\n{LEGEND}"
     assert render(static_trace()) == render(static_trace().records) == expected
+
+
+def test_text_with_a_preemption():
+    assert render(preemptive_trace()) == f"lane 0  PddR\nlane 1  P...\nstep    0\n{LEGEND}"
 
 
 def test_text_of_the_last_steps():
@@ -211,6 +288,18 @@ def test_words():
     assert headline(Trace()).startswith("trace: 0 requests")
 
 
+def test_differences():
+    fast = static_trace()
+    for record in fast:
+        record.t0, record.t1 = 0.5 + (record.t0 - 0.5) / 2, 0.5 + (record.t1 - 0.5) / 2
+    table = {name: cells for name, *cells in differences(static_trace(), fast)}
+    assert table["output tokens/s"] == ["1.71", "3.43", "+100%"]
+    assert table["time"] == ["3.5 s", "1.75 s", "-50%"]
+    assert table["rows wasted"] == ["21%", "21%", "+0 points"]
+    assert table["KV used, mean"] == ["-", "-", ""]  # neither has a pool
+    assert differences(Trace(), Trace())[0] == ("output tokens/s", "0", "0", "")
+
+
 # -- pictures ---------------------------------------------------------------------------------------------------------
 
 
@@ -243,7 +332,7 @@ def test_picture_by_steps():
     assert cells(figure) == grid(static_trace()).tolist()
     assert [ax.get_ylabel() for ax in figure.axes] == ["lane", "tokens", "waiting"]  # no pool, no KV strip
     assert figure.axes[0].get_title("left") == headline(static_trace())
-    decode, prefill, wasted = (patch.get_data() for patch in figure.axes[1].patches)
+    decode, prefill, _recompute, wasted = (patch.get_data() for patch in figure.axes[1].patches)
     assert decode.values.tolist() == [0, 2, 1, 0]
     assert (prefill.values - prefill.baseline).tolist() == [4, 0, 0, 4]
     assert (wasted.values - wasted.baseline).tolist() == [2, 0, 1, 0]  # the padding shows here
@@ -309,6 +398,7 @@ def test_nothing_is_cut_off(by, x):
     long_ids.records[0].arrived[0] = Arrival("$x_{$-a-very-long-id", 0.5, 3, 2)
     for figure in (
         draw(long_ids, by, x),
+        draw(preemptive_trace(), by, x),
         draw(long_trace(64, 200), by, x),
         compare(static_trace(), long_trace(8, 40), by, x),
     ):
@@ -329,6 +419,49 @@ def test_themes(theme, paper):
     ink = [ax.title, ax.yaxis.label, *ax.get_yticklabels(), *figure.legends[0].get_texts()]
     away = [abs(sum(to_rgb(text.get_color())) - sum(to_rgb(paper))) for text in ink]
     assert min(away) > 2  # of 3: black on white, white on black
+
+
+def test_preemptions_are_marked():
+    figure = draw(preemptive_trace())
+    *_, marks = figure.axes[0].collections
+    assert marks.get_offsets().tolist() == [[0.5, 1.0]]  # where step 1 begins, in lane 1
+    assert "preemption" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert draw(preemptive_trace(), x="time").axes[0].collections
+    recompute = figure.axes[1].patches[2].get_data()
+    assert (recompute.values - recompute.baseline).tolist() == [0, 0, 0, 4]
+
+
+def test_picture_shows_itself_in_a_notebook():
+    for picture in (draw(static_trace()), block_map(preemptive_trace(), 0)):
+        assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+def test_block_map():
+    def labels(step: int, **more) -> dict[str, tuple[float, float]]:
+        return {
+            text.get_text(): text.get_position() for text in block_map(preemptive_trace(), step, **more).axes[0].texts
+        }
+
+    assert labels(0) == {"a:0": (0.5, 0), "b:0": (1.5, 0)}
+    assert labels(1) == {"a:0": (0.5, 0), "a:1": (2.5, 0)}
+    assert labels(-1, request="b") == {"b:1": (0.5, 0), "b:0": (1.5, 0)}
+    figure = block_map(preemptive_trace(), 1, theme="dark")
+    assert figure.axes[0].get_title("left") == "preemptive, step 1: 2 of 3 blocks of 4 tokens are taken"
+    assert "a: 5 of 8" in [text.get_text() for text in figure.legends[0].get_texts()]
+    line = block_map(preemptive_trace(), 3, request="b").axes[0].lines[0]
+    assert line.get_xdata().tolist() == [1.5, 0.5]  # logical 0 lies in block 1
+    with pytest.raises(IndexError):
+        block_map(preemptive_trace(), 4)
+    with pytest.raises(ValueError, match="no pool"):
+        block_map(static_trace(), 0)
+
+
+def test_block_map_leaves_out_what_was_never_used():
+    trace = preemptive_trace()
+    trace.meta["settings"]["num_blocks"] = 1000
+    figure = block_map(trace, 0)
+    assert figure.axes[0].get_xlim() == (0, 16)
+    assert "blocks 16 to 999, never used, are left out" in figure.axes[0].get_title("left")
 
 
 def test_compare_has_one_scale():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,12 +47,12 @@ def comparisons(model: LoadedModel) -> dict[str, Comparison]:
 def blocks_and_ranges(model: LoadedModel, seed: int, jobs: Sequence[Job] = ()) -> Measured:
     jobs = jobs or lognormal(seed, model.vocab_size)
 
-    def engine(stage: str, **pool: int) -> Engine:
+    def engine(stage: str, **pool: Any) -> Engine:
         return build_engine(stage, model, max_num_seqs=24, max_model_len=MAX_MODEL_LEN, keep_trace=False, **pool)
 
     def asked() -> list[Request]:
         return [
-            Request(job.prompt_token_ids, SamplingParams(max_tokens=job.output_len, temperature=0, ignore_eos=True))
+            Request([*job.prompt_token_ids], SamplingParams(max_tokens=job.output_len, temperature=0, ignore_eos=True))
             for job in jobs
         ]
 
@@ -101,7 +101,7 @@ def cost(trace: Trace) -> str:
 
 
 def in_turn(
-    seed: int, sides: dict[str, Callable[[], Engine]], asked: Callable[[], list[Request]]
+    seed: int, sides: Mapping[str, Callable[[], Engine]], asked: Callable[[], list[Request]]
 ) -> tuple[Measured, dict[str, Trace]]:
     """Output tokens/s of each side on the same requests; each is the first one at times."""
     names = list(sides)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from transformers import PreTrainedModel
 
+from minibatcher.memory.giving_way import GivingWay
 from minibatcher.memory.pool import KVPool
-from minibatcher.schedulers.victims import GivingWay
 
 
 @torch.inference_mode()

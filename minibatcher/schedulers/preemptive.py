@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibatcher.memory.blocks import BlockAllocator
+from minibatcher.memory.giving_way import GivingWay
 from minibatcher.plan import Plan, Swap
 from minibatcher.request import FinishReason, Request, Status
 from minibatcher.schedulers.base import RANK, RUNNING
 from minibatcher.schedulers.chunked import ChunkedScheduler
-from minibatcher.schedulers.victims import GivingWay
 from minibatcher.trace import Preemption, StepRecord
 
 

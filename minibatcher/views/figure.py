@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+from math import ceil, isqrt
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from minibatcher.measure.metrics import requests, span, summary
 from minibatcher.trace import Trace
-from minibatcher.views.states import CODE, STATES, State, shown
+from minibatcher.views.states import CODE, INK, KV, OWNERS, PAPER, STATES, State, owners, preemptions, shown
 from minibatcher.views.text import headline
 
 By = Literal["lane", "request"]
@@ -24,13 +28,19 @@ X = Literal["step", "time"]
 Theme = Literal["light", "dark"]
 Legend = dict[str, Any]  # label -> what stands beside it
 
-PAPER = {"light": "#FFFFFF", "dark": "#111111"}
-INK = {"light": "#1A1A1A", "dark": "#E6E6E6"}
-KV = "#009E73"
 WIDTH = 11.0  # inches
 
 
-def draw(trace: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -> Figure:
+class Picture(Figure):
+    """A matplotlib Figure that shows itself in a notebook without pyplot (which callbacks of widgets can mix up)."""
+
+    def _repr_png_(self) -> bytes:
+        png = BytesIO()
+        FigureCanvasAgg(self).print_png(png)
+        return png.getvalue()
+
+
+def draw(trace: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -> Picture:
     """The picture of one trace.
 
     by: a row per lane, where idle time shows, or per request in order of arrival, where waiting shows. x: `step` gives
@@ -39,11 +49,78 @@ def draw(trace: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -
     return _figure([trace], [headline(trace)], by, x, theme)
 
 
-def compare(a: Trace, b: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -> Figure:
+def compare(a: Trace, b: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -> Picture:
     """Two traces of one workload, one above the other on one scale, with the numbers that differ. Else as `draw`."""
     first, second = summary(a).output_tokens_per_s, summary(b).output_tokens_per_s
     gain = f" ({second / first:.2f} times the tokens/s above)" if first else ""
     return _figure([a, b], [headline(a), headline(b) + gain], by, x, theme)
+
+
+def block_map(trace: Trace, step: int, request: str | None = None, theme: Theme = "light") -> Picture:
+    """The pool while trace[step] runs: a cell for each block, in its owner's colour where keys and values are written.
+
+    Where there is room, a block says `owner:logical`. request: joins its blocks in the order of its tokens. Raises
+    ValueError for a trace without a pool, IndexError for a step that is not there.
+    """
+    settings = trace.meta.get("settings", {})
+    if not settings.get("num_blocks"):
+        raise ValueError("this trace has no pool of blocks to draw: stage 'static' keeps a padded rectangle instead")
+    step = range(len(trace))[step]
+    total, size = settings["num_blocks"], settings["block_size"]
+    ever_used = 1 + max((block for record in trace for move in record.blocks for block in move.blocks), default=0)
+    columns = min(total, max(16, 1 << (isqrt(2 * ever_used) - 1).bit_length()))
+    count = min(total, columns * ceil(ever_used / columns))
+    height = ceil(count / columns)
+    held = owners(trace, step)
+    taken = sum(len(owned.blocks) for owned in held.values())
+    title = f"{trace.meta.get('stage', 'trace')}, step {step}: {taken} of {total} blocks of {size} tokens are taken"
+    title += f" (blocks {count} to {total - 1}, never used, are left out)" if count < total else ""
+
+    with rc_context(_style(theme) | {"axes.facecolor": PAPER[theme]}):
+        figure = Picture(figsize=(WIDTH, min(5.0, 0.3 * height) + 1.2), layout="constrained")
+        ax = figure.subplots()
+        ax.set(title=title, xlim=(0, columns), ylim=(height - 0.5, -0.5), ylabel="block")
+        ax.set_xticks([])
+        every = ceil(height / 12)
+        ax.set_yticks(range(0, height, every), [str(row * columns) for row in range(0, height, every)])
+        y, x = np.divmod(np.arange(count), columns)
+        ax.add_artist(PathPatch(_rectangles(x, x + 1, y), facecolor=_colour("idle", theme), linewidth=0))
+        legend: Legend = {
+            "free": Patch(facecolor=_colour("idle", theme)),
+            "taken, nothing written": Patch(facecolor=(INK[theme], 0.1), edgecolor=INK[theme], hatch="..."),
+        }
+        order = rows(trace, "request")
+        for id, owned in sorted(held.items(), key=lambda item: order.index(item[0])):
+            y, x = np.divmod(owned.blocks, columns)
+            written = np.clip(owned.tokens / size - np.arange(len(x)), 0, 1)
+            colour = OWNERS[order.index(id) % len(OWNERS)]
+            empty: dict[str, Any] = {"facecolor": (colour, 0.35), "edgecolor": colour, "hatch": "...", "linewidth": 0}
+            ax.add_artist(PathPatch(_rectangles(x, x + 1, y), **empty))
+            ax.add_artist(PathPatch(_rectangles(x, x + written, y), facecolor=colour, linewidth=0))
+            legend[f"{id}: {owned.tokens} of {len(x) * size}"] = Patch(facecolor=colour)
+            if height <= 16 and len(f"{id}:{len(x)}") <= 16 * (WIDTH - 1) / columns:
+                for i, part in enumerate(written):
+                    ink, ground = ("#000000", colour) if part > 0.5 else (INK[theme], PAPER[theme])
+                    halo = [withStroke(linewidth=1.5, foreground=ground)] if 0 < part < 1 else None
+                    ax.text(
+                        x[i] + 0.5,
+                        y[i],
+                        f"{id}:{i}",
+                        ha="center",
+                        va="center",
+                        fontsize=7,
+                        color=ink,
+                        path_effects=halo,
+                    )
+            if id == request:
+                ax.plot(x + 0.5, y + 0.3, color=INK[theme], marker="o", markersize=3)
+                frame = {"fill": False, "edgecolor": INK[theme], "linewidth": 1.5, "zorder": 3}
+                ax.add_artist(PathPatch(_rectangles(x, x + 1, y), **frame))
+        ax.hlines(np.arange(height + 1) - 0.5, 0, columns, color=PAPER[theme], linewidth=1)
+        ax.vlines(np.arange(columns + 1), -0.5, height - 0.5, color=PAPER[theme], linewidth=1)
+        labels = list(legend)[:24]  # more would not be readable
+        figure.legend([legend[label] for label in labels], labels, loc="outside lower center", ncols=6, frameon=False)
+    return figure
 
 
 def rows(trace: Trace, by: By) -> list[Any]:
@@ -58,9 +135,14 @@ def grid(trace: Trace, by: By = "lane") -> np.ndarray:
     index = {row: i for i, row in enumerate(rows(trace, by))}
     cells = np.full((len(index), len(trace)), CODE["idle" if by == "lane" else "waiting"], np.uint8)
     for step, record in enumerate(trace):
-        if by == "request":  # it waits from its arrival to its end, except where it computes
+        if by == "request":  # it waits from its arrival to its end, except where it computes or has given way
             for arrival in record.arrived:
                 cells[index[arrival.id], :step] = CODE["idle"]
+            for preemption in record.preempted:
+                if preemption.cause != "turn" and preemption.id in index:  # else the trace never saw it at work
+                    cells[index[preemption.id], step:] = CODE["preempted"]
+            for id in record.resumed:
+                cells[index[id], step:] = CODE["waiting"]
             for id, _ in record.finished:
                 cells[index[id], step:] = CODE["idle"]
         for row, work in shown(record, "lane" if by == "lane" else "id").items():
@@ -70,7 +152,7 @@ def grid(trace: Trace, by: By = "lane") -> np.ndarray:
     return cells
 
 
-def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) -> Figure:
+def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) -> Picture:
     if not all(any(record.work for record in trace) for trace in traces):
         raise ValueError("nothing was computed in this trace, so there is nothing to draw: run a request first")
     edges = [_edges(trace, x) for trace in traces]
@@ -80,7 +162,7 @@ def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) 
         heights += [_height(trace, by)] + [0.55] * len(below)
     legend: Legend = {}
     with rc_context(_style(theme)):
-        figure = Figure(figsize=(WIDTH, sum(heights) + 0.3 * len(traces) + 0.6), layout="constrained")
+        figure = Picture(figsize=(WIDTH, sum(heights) + 0.3 * len(traces) + 0.6), layout="constrained")
         axes = iter(figure.subplots(len(heights), sharex=True, height_ratios=heights))
         for trace, title, columns, below in zip(traces, titles, edges, strips, strict=True):
             ax = next(axes)
@@ -95,7 +177,8 @@ def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) 
         seconds = "modelled seconds" if traces[0].meta.get("clock") == "virtual" else "seconds"
         ax.set_xlabel("step" if x == "step" else seconds)
         figure.align_ylabels()
-        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=len(legend), frameon=False)
+        ncols = ceil(len(legend) / 2) if len(legend) > 9 else len(legend)  # nine fit in a row
+        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=ncols, frameon=False)
     return figure
 
 
@@ -162,6 +245,15 @@ def _cells(ax: Axes, trace: Trace, edges: np.ndarray, by: By, x: X, theme: Theme
             ax.add_artist(PathPatch(runs, fill=False, linewidth=0, hatch=state.hatch, edgecolor=mark))
         if here.any():
             legend[state.name] = _swatch(state, theme, lettered.any())
+
+    left = edges[:: 1 if x == "step" else 2]  # where each step begins
+    index = {name: i for i, name in enumerate(names)}
+    gone = [(left[step], index.get(lane if by == "lane" else p.id)) for step, lane, p in preemptions(trace)]
+    if gone := [(at, row) for at, row in gone if row is not None]:
+        x_at, y_at = zip(*gone, strict=True)
+        colour, edge = _colour("preempted", theme), PAPER[theme]
+        marks = ax.scatter(x_at, y_at, s=45, marker="X", color=colour, edgecolor=edge, linewidth=0.7, zorder=3)
+        legend["preemption"] = marks
     return legend
 
 
@@ -169,7 +261,7 @@ def _tokens(ax: Axes, trace: Trace, edges: np.ndarray, theme: Theme) -> Legend:
     """Rows of the model per step, by what they are for, and the budget."""
     ax.set_ylabel("tokens")
     base = np.zeros(len(edges) - 1)
-    for kind in ("decode", "prefill", "wasted"):
+    for kind in ("decode", "prefill", "recompute", "wasted"):
         tokens = [sum(work.tokens for work in record.work if work.kind == kind) for record in trace]
         top = base + _columns(np.array(tokens), edges)
         ax.stairs(top, edges, baseline=base, fill=True, **_look(STATES[CODE[kind]], theme))

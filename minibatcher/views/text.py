@@ -5,7 +5,7 @@ It needs neither colour nor Unicode:
     lane 0  Pdddddddddd/////Pdddddd
     lane 1  PdddddddddddddddPddd...
     step    0         10        20
-    P prefill  d decode  / wasted  . idle
+    P prefill  d decode  R recompute  / wasted  . idle
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 GUTTER = 8  # characters in front of the first step
-_IDLE, _, *_COMPUTING = STATES  # nobody waits in a lane
+_IDLE, _, _, *_COMPUTING = STATES  # nobody waits in a lane
 _STYLES = {state.sign: f"black on {state.dark}" for state in _COMPUTING}  # readable on light and dark terminals
 _LEGEND = "  ".join(f"{state.sign} {state.name}" for state in [*_COMPUTING, _IDLE])
 
@@ -54,12 +54,16 @@ def render_rich(steps: Trace | Sequence[StepRecord], width: int = 72, lanes: int
 def headline(trace: Trace) -> str:
     """Stage, model, and the numbers in which two traces of one workload differ."""
     numbers = summary(trace)
-    model = str(trace.meta.get("model", "")).rstrip("/").rpartition("/")[2]  # of a folder or a hub id the last part
     return (
-        f"{trace.meta.get('stage', 'trace')}{' on ' if model else ''}{model}: {numbers.requests} requests, "
-        f"{numbers.steps} steps, {numbers.seconds:,.2f} s, {numbers.output_tokens_per_s:,.1f} output tokens/s, "
-        f"{numbers.wasted_row_share:.0%} of the rows wasted"
+        f"{name(trace)}: {numbers.requests} requests, {numbers.steps} steps, {numbers.seconds:,.2f} s, "
+        f"{numbers.output_tokens_per_s:,.1f} output tokens/s, {numbers.wasted_row_share:.0%} of the rows wasted"
     )
+
+
+def name(trace: Trace) -> str:
+    """Stage and model."""
+    model = str(trace.meta.get("model", "")).rstrip("/").rpartition("/")[2]  # of a folder or a hub id the last part
+    return f"{trace.meta.get('stage', 'trace')}{' on ' if model else ''}{model}"
 
 
 def describe(trace: Trace) -> str:
@@ -69,6 +73,35 @@ def describe(trace: Trace) -> str:
         f"Timeline of {headline(trace)}; {numbers.mean_lanes_busy:.1f} of {len(_rows(trace.records, None))} lanes are "
         f"busy and {numbers.mean_lanes_useful:.1f} useful on average, and at most {numbers.max_waiting} requests wait."
     )
+
+
+def differences(a: Trace, b: Trace) -> list[tuple[str, ...]]:
+    """What two traces of one workload differ in, as a table: (name, a's value, b's, the change from a to b)."""
+    first, second = summary(a), summary(b)
+
+    def number(name: str, x: float, y: float) -> tuple[str, ...]:
+        return name, f"{x:.3g}", f"{y:.3g}", f"{y / x - 1:+.0%}" if x else ""
+
+    def seconds(name: str, x: float | None, y: float | None) -> tuple[str, ...]:
+        texts = ["-" if t is None else f"{t:.3g} s" if t >= 1 else f"{1000 * t:.3g} ms" for t in (x, y)]
+        return name, *texts, f"{y / x - 1:+.0%}" if x and y is not None else ""
+
+    def share(name: str, x: float | None, y: float | None) -> tuple[str, ...]:
+        texts = ["-" if s is None else f"{s:.0%}" for s in (x, y)]
+        return name, *texts, f"{100 * (y - x):+.0f} points" if x is not None and y is not None else ""
+
+    return [
+        number("output tokens/s", first.output_tokens_per_s, second.output_tokens_per_s),
+        seconds("time", first.seconds, second.seconds),
+        seconds("TTFT, median", first.ttft.p50, second.ttft.p50),
+        seconds("TTFT, p95", first.ttft.p95, second.ttft.p95),
+        seconds("ITL, median", first.itl.p50, second.itl.p50),
+        seconds("ITL, p95", first.itl.p95, second.itl.p95),
+        number("lanes useful, mean", first.mean_lanes_useful, second.mean_lanes_useful),
+        share("rows wasted", first.wasted_row_share, second.wasted_row_share),
+        share("KV used, mean", first.kv_used_share, second.kv_used_share),
+        number("preemptions", first.preemptions, second.preemptions),
+    ]
 
 
 def _last(steps: Trace | Sequence[StepRecord], width: int) -> Sequence[StepRecord]:

@@ -1,0 +1,123 @@
+"""Tables of whole runs, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from minibatcher.measure.capacity import Capacity
+from minibatcher.measure.metrics import Bucket, Percentiles, Summary
+from minibatcher.measure.policies import SHARES, Policy
+from minibatcher.measure.workloads import Description
+
+
+def workload(about: Description) -> Table:
+    rows = [
+        ("requests", f"{about.requests:,} in {about.seconds:,.0f} s"),
+        ("rate (requests/s)", f"{about.rate:.2f}" if about.rate else "all at once"),
+        ("burstiness", f"{about.burstiness:.1f} (0 is steady, 1 Poisson)"),
+        ("prompt tokens p50, p95, p99", _three(about.prompt, "{:,.0f}")),
+        ("output tokens p50, p95, p99", _three(about.output, "{:,.0f}")),
+        ("longest request (tokens)", f"{about.longest:,}"),
+    ]
+    return _table("the workload", ["", ""], rows)
+
+
+def summaries(runs: Mapping[str, Summary]) -> Table:
+    """A column for each run."""
+    found = list(runs.values())
+    rows = [
+        ("seconds", [f"{s.seconds:,.1f}" for s in found]),
+        ("ended", [", ".join(f"{n:,} {why}" for why, n in s.finish_reasons.items()) for s in found]),
+        ("output tokens/s", [f"{s.output_tokens_per_s:,.1f}" for s in found]),
+        ("tokens a step", [f"{s.scheduled_tokens_per_step:,.1f}" for s in found]),
+        ("TTFT p50, p95, p99 (s)", [_three(s.ttft, "{:.3f}") for s in found]),
+        ("ITL p50, p95, p99 (ms)", [_three(s.itl, "{:.1f}", 1000) for s in found]),
+        ("E2E p50, p95, p99 (s)", [_three(s.e2e, "{:.2f}") for s in found]),
+        ("queue p50, p95, p99 (s)", [_three(s.queue, "{:.3f}") for s in found]),
+        ("running, mean and most", [f"{s.mean_running:.1f}, {s.max_running}" for s in found]),
+        ("waiting, mean and most", [f"{s.mean_waiting:.1f}, {s.max_waiting}" for s in found]),
+        ("KV used, owned but empty", [f"{_share(s.kv_used_share)}, {_share(s.kv_reserved_share)}" for s in found]),
+        ("preemptions, tokens again", [f"{s.preemptions:,}, {s.recomputed_tokens:,}" for s in found]),
+        ("wasted rows", [_share(s.wasted_row_share) for s in found]),
+        ("MFU, MBU while busy", [f"{_share(s.mfu)}, {_share(s.mbu)}" for s in found]),
+    ]
+    return _table("", ["", *runs], [(name, *cells) for name, cells in rows])
+
+
+def buckets(found: Iterable[Bucket], of: str, by: str) -> Table:
+    rows = [
+        (f"{b.low:,}" if b.low == b.high else f"{b.low:,} to {b.high:,}", f"{b.count:,}", _three(b.seconds, "{:.3g}"))
+        for b in found
+    ]
+    return _table(f"{of} by {by}", [by, "count", "p50, p95, p99 (s)"], rows)
+
+
+def capacities(title: str, found: Mapping[str, Capacity], think_s: float, price: float | None) -> Table:
+    """A column for each stage; narrow enough for six of them in a terminal of 80 characters."""
+    all_ = list(found.values())
+    rows = [
+        ("requests/s", [f"{one.rate:.3g}" for one in all_]),
+        ("95%", [f"{max(0.0, one.low):.2g}-{one.high:.2g}" for one in all_]),
+        ("tokens/s out", [f"{one.figures.output_tokens_per_s:,.0f}" for one in all_]),
+        ("TTFT p99 s", [_number(one.figures.ttft.p99, "{:.2f}") for one in all_]),
+        ("ITL p99 ms", [_number(one.figures.itl.p99, "{:.1f}", 1000) for one in all_]),
+        ("running", [f"{one.figures.mean_running:.1f}" for one in all_]),
+        ("at most", [f"{one.figures.max_running}" for one in all_]),
+        ("preempted", [f"{one.figures.preemptions:,}" for one in all_]),
+        ("users", [f"{one.users(think_s):,.0f}" for one in all_]),
+        ("then misses", [", ".join(one.missed) for one in all_]),
+        *((name, [f"{one.shares[name]:.0%}" for one in all_]) for name in all_[0].shares),
+    ]
+    if price is not None:
+        rows.append(("cost/M out", [f"{one.price(price):.2f}" for one in all_]))
+    table = _table(title, ["", *found], [(name, *cells) for name, cells in rows])
+    table.box, table.padding = SIMPLE_HEAD, (0, 1, 0, 0)
+    table.caption = (
+        f"users: each thinks for {think_s:g} s before the next request. compute to slots: shares of the busy time at "
+        "the rate just above, by what held it up"
+    )
+    return table
+
+
+def policies(found: Iterable[Policy]) -> Table:
+    columns = ["scheduling", "memory", "output tokens/s", "running, mean", *SHARES, "preemptions"]
+    rows = [
+        (
+            one.scheduling,
+            one.memory,
+            f"{one.figures.output_tokens_per_s:,.0f}",
+            f"{one.figures.mean_running:.1f}",
+            *(f"{one.shares[name]:.0%}" for name in SHARES),
+            f"{one.figures.preemptions:,}",
+        )
+        for one in found
+    ]
+    table = _table("shares of the pool while it is busy", columns, rows)
+    table.caption = "reserved: may still be used; internal: never can; external: free, in holes too short"
+    return table
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    look: dict[str, Any] = {"title_justify": "left", "caption_justify": "left", "show_header": any(columns)}
+    table = Table(title=title or None, **look)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _three(values: Percentiles, form: str, scale: float = 1.0) -> str:
+    return ", ".join(_number(value, form, scale) for value in (values.p50, values.p95, values.p99))
+
+
+def _number(value: float | None, form: str, scale: float = 1.0) -> str:
+    return "-" if value is None else form.format(value * scale)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
