@@ -1,0 +1,10 @@
+"""element n is not one of the first n
+
+Fails: test_what_is_copied, test_what_is_read
+"""
+
+
+@triton.jit
+def copy_kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at <= n), mask=at <= n)

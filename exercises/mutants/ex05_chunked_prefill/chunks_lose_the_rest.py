@@ -1,0 +1,11 @@
+"""you lost the rest of the prompt: the last chunk is shorter
+
+Fails: test_the_last_chunk_is_the_rest, test_a_short_prompt_takes_one_step, test_the_chunks_of_the_engine
+"""
+
+solution = chunk_schedule
+
+
+def chunk_schedule(prompt, budget, streams):
+    solution(prompt, budget, streams)
+    return [budget - streams] * (prompt // (budget - streams))
