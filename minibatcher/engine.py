@@ -61,6 +61,7 @@ class Engine:
 
     def step(self) -> StepRecord:
         """One step. It waits for the next arrival when there is nothing else to do."""
+        # schedule (in _next_plan), execute, commit; all else is time, arrivals and faults.
         plan, t0, schedule_s = self._next_plan()
         sampled: Mapping[Request, int | None] = {}
         cost = None

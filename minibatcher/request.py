@@ -34,7 +34,7 @@ class SamplingParams:
     """How to choose the tokens of one request, with vLLM's names and meanings.
 
     temperature=0 is greedy. top_k=0 keeps all tokens. A seeded request draws the same tokens whatever else is in the
-    batch. Stop strings, stop ids and end tokens do not end a request before more than `min_tokens` tokens are there.
+    batch. Stop strings, stop ids and end tokens are ignored until the output has more than `min_tokens` tokens.
 
     Raises ValueError or TypeError for a value out of its range, with the range.
     """

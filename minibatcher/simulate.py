@@ -180,36 +180,37 @@ def simulate(
             now: dict[str, Any] = {"rate": rate, "clients": clients, "gpu": gpu, "stage": stage, varied: value}
             jobs = source.jobs(now["rate"], seed)
             own = given | ({varied: value} if varied in DEFAULTS else {})
-            own = machine.settings(now["stage"], own, jobs) if varied == "stage" and sweep else with_length(own, jobs)
+            own = machine.settings(value, own, jobs) if sweep and varied == "stage" else with_length(own, jobs)
             engine = replace(machine, gpu=now["gpu"]).build(now["stage"], own)
             task = bar.add_task(f"{varied}={value}", total=len(jobs))
             engine.trace.listeners.append(partial(advance, bar, task))
             wanted = simulated_requests(jobs, max_tokens, deadline)
-            served = closed_loop(engine, wanted, now["clients"], think) if by_clients else engine.run(wanted)
-            runs[f"{varied}={value}"] = served
+            ran = closed_loop(engine, wanted, now["clients"], think) if by_clients else engine.run(wanted)
+            runs[str(value)] = ran
 
-    figures = {name: summary(run) for name, run in runs.items()}
-    last = list(runs.values())[-1]
+    figures = {name: summary(ran) for name, ran in runs.items()}
+    title = f"{ran.meta['model']} on {ran.meta['device']}"
     if trace:
-        last.save(trace)
+        ran.save(trace)
     if json_file:
         write_json(json_file, {"workload": asdict(describe(jobs)), "runs": list(map(to_json, runs.values()))})
-    console.print(tables.workload(describe(jobs)))  # of the last run; a sweep changes no more than its rate
-    console.print(tables.summaries(figures))
-    if not sweep:
-        for of, split in SPLITS.items():
-            console.print(tables.buckets(split(last), *of.split(" by ")))
-        seen, expected = little(last)
-        console.print(
-            f"In the system on average: {seen:.3f} requests; arrivals/s x time in it: {expected:.3f} (Little)."
-        )
-    title = f"{last.meta['model']} on {last.meta['device']}"
-    console.print(f"{title}. Step times: {costs_of(last).trust}.")
     if picture:
         from minibatcher.views import curves
 
         drawn = curves.sweep(varied, values, list(figures.values()), title) if sweep else curves.over_time(runs)
         drawn.savefig(picture, dpi=150)
+    console.print(tables.workload(describe(jobs)))  # of the last run; a sweep changes no more than its rate
+    if sweep:
+        console.print(tables.sweep(varied, figures))
+    else:
+        console.print(tables.run(stage, figures[stage]))
+        for name, split in SPLITS.items():
+            console.print(tables.buckets(name, split(ran)))
+        seen, expected = little(ran)
+        console.print(
+            f"In the system on average: {seen:.3f} requests; arrivals/s x time in it: {expected:.3f} (Little)."
+        )
+    console.print(f"{title}. Step times: {costs_of(ran).trust}.")
 
 
 def show_policies(machine: Machine, given: Settings, jobs: Sequence[Job], max_tokens: int | None) -> None:
@@ -251,7 +252,7 @@ def capacity(
     limits, given = measure.objectives(slo), parse_settings(settings)
     source = Source(load(replay, limit), requests, prompt, output, arrivals)
     machine = Machine(gpu, model, dtype, tensor_parallel_size, efficiency, fitted(fit))
-    jobs = source.jobs(1.0, 0)
+    jobs = [job for seed in range(seeds) for job in source.jobs(1.0, seed)]
     found: dict[str, measure.Capacity] = {}
     with console.status("") as status:
         for name in STAGES if stage == "all" else [stage]:
@@ -265,18 +266,18 @@ def capacity(
             found[name] = measure.capacity(build, source.jobs, limits, range(seeds), max_tokens, tell)
     meta = engine.trace.meta
     title = f"{meta['model']} on {meta['device']}: {', '.join(slo)}"
-    console.print(tables.workload(describe(jobs)))
-    console.print(tables.capacities(title, found, think, price))
-    for name, one in found.items():
-        if one.figures.seconds < 10 * (one.figures.mean_e2e or 0.0):
-            console.print(f"{name}: the run lasts less than ten answers, so its end weighs much; raise --requests.")
-    console.print(f"{seeds} seeds of {len(jobs):,} requests. Step times: {costs_of(engine.trace).trust}.")
     if json_file:
         write_json(json_file, {"title": title, "found": {name: asdict(one) for name, one in found.items()}})
     if picture:
         from minibatcher.views import curves
 
         curves.ladder(found, title).savefig(picture, dpi=150)
+    console.print(tables.workload(describe(jobs), timed=False))
+    console.print(tables.capacities(title, found, think, price))
+    for name, one in found.items():
+        if one.figures.seconds < 10 * (one.figures.mean_e2e or 0.0):
+            console.print(f"{name}: the run lasts less than ten answers, so its end weighs much; raise --requests.")
+    console.print(f"{seeds} seeds of {len(jobs) // seeds:,} requests. Step times: {costs_of(engine.trace).trust}.")
 
 
 # -- what the user wrote ----------------------------------------------------------------------------------------------

@@ -44,15 +44,16 @@ def test_all_sides_give_the_same_tokens(tiny, jobs):
     assert [len(tokens) for tokens in reference] == [job.output_len for job in jobs]
     assert bench.serve(tiny, jobs, lanes=2)[0] == reference
     assert bench.generate(tiny, jobs, batch=4)[0] == reference
-    tokens, times = bench.continuous(tiny, jobs, num_blocks=8, max_batch_tokens=64)
-    assert tokens == reference, times
-    assert 0 < times["warm"] < times["with start-up"]
+    tokens, figures = bench.continuous(tiny, jobs, num_blocks=8, max_batch_tokens=64)
+    assert tokens == reference, figures
+    seconds = bench.output_tokens(jobs) / figures["with start-up"]
+    assert seconds == pytest.approx(figures["start-up"] + figures["serving"])
     assert tiny.model.config._attn_implementation == "sdpa", "every side leaves the model as it was"
 
 
 def test_throughput_measures_what_its_figures_divide(tiny, jobs):
     measured = bench.throughput(tiny, 1, jobs, lanes=6, batch=2, num_blocks=8, max_batch_tokens=64)
-    assert set(measured) == {"6 lanes", "2 lanes", "static", "warm", "with start-up", "note"}
+    assert set(measured) == {"6 lanes", "2 lanes", "static", "warm", "with start-up", "start-up", "serving", "note"}
     assert all(rate > 0 for name, rate in measured.items() if name != "note")
     assert "2 lanes 6 of 6, generate 6 of 6, continuous batching 6 of 6" in measured["note"]
 
@@ -103,6 +104,13 @@ def test_decoding_starts_in_the_midst(tiny):
         assert sorted(record.emitted) == ["0", "1"]
         steps += 1
     assert steps == 3
+
+
+def test_decoding_refuses_what_does_not_run_at_once(tiny, monkeypatch):
+    monkeypatch.setattr("minibatcher.memory.pool.CPU_POOL_BYTES", 128 * 1024)  # 1,024 bytes a token: 128 tokens
+    bench.decoding(tiny, [40, 40], steps=3)
+    with pytest.raises(RuntimeError, match="holds only 2 of these 3"):
+        bench.decoding(tiny, [40, 40, 40], steps=3)
 
 
 def test_uneven(tiny):

@@ -685,8 +685,7 @@ SEEDED = SamplingParams(8, seed=3, ignore_eos=True)
 
 
 @BOTH_MODES
-@pytest.mark.parametrize("block_size", [1, 3, 4, 16])
-@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize(("name", "block_size"), [("llama", 1), ("llama", 4), ("llama", 16), ("mistral", 3)])
 def test_a_preemption_at_every_token_position_changes_nothing(name, block_size, mode):
     """At each number of computed tokens, from 1 in the middle of the prompt to the last decode."""
     alone = real.Alone(build(name))

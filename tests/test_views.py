@@ -279,7 +279,7 @@ def test_colours_change_nothing_but_colours():
 def test_words():
     # 1 of 14 rows is a's after its end and 2 are padding; 3.5 s from a's arrival at 0.5; lanes busy 2, 2, 2, 1.
     assert headline(static_trace()) == (
-        "static on tiny: 4 requests, 4 steps, 3.50 s, 1.7 output tokens/s, 21% of the rows wasted"
+        "static on tiny: 4 requests, 4 steps, 3.50 s, 1.7 output tokens/s, 21% of the computed positions wasted"
     )
     assert describe(static_trace()) == (
         f"Timeline of {headline(static_trace())}; 1.8 of 2 lanes are busy and 1.5 useful on average, "
@@ -295,7 +295,7 @@ def test_differences():
     table = {name: cells for name, *cells in differences(static_trace(), fast)}
     assert table["output tokens/s"] == ["1.71", "3.43", "+100%"]
     assert table["time"] == ["3.5 s", "1.75 s", "-50%"]
-    assert table["rows wasted"] == ["21%", "21%", "+0 points"]
+    assert table["positions wasted"] == ["21%", "21%", "+0 points"]
     assert table["KV used, mean"] == ["-", "-", ""]  # neither has a pool
     assert differences(Trace(), Trace())[0] == ("output tokens/s", "0", "0", "")
 

@@ -154,10 +154,14 @@ def _text(value: Any) -> str:
 def _request(one: Request) -> str:
     """Its name, and what matters of it. Many tokens, or all alike, are counted."""
     few = len(one.token_ids) <= 6 and len(set(one.token_ids)) > 1
-    parts = [f"token_ids {one.token_ids}" if few else f"{one.num_tokens} tokens", f"num_computed {one.num_computed}"]
+    parts = [f"token_ids {one.token_ids}" if few else counted(one.num_tokens), f"num_computed {one.num_computed}"]
     parts += [f"block_table {one.block_table}"] if one.block_table else []
     parts += [f"max_tokens {one.params.max_tokens}"] if one.params != SamplingParams() else []
     return f"<{one.request_id}: {', '.join(parts)}>"
+
+
+def counted(tokens: int) -> str:
+    return f"{tokens} token{'s' * (tokens != 1)}"
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -47,13 +47,16 @@ def next_hint(exercises: Path, report: Report) -> list[Line]:
     path = exercises / MEMORY
     asked = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     key = f"{result.task.number} {first}"
-    level = min(asked.get(key, 0), len(titles) - 1)
-    asked[key] = asked.get(key, 0) + 1
+    before = asked.get(key, 0)
+    level = min(before, len(titles) - 1)
+    asked[key] = before + 1
     path.write_text(json.dumps(asked, indent=1), encoding="utf-8")
 
     lines = [(f"hint {level + 1} of {len(titles)} for {result.task.number} {result.task.title}", TODO), ("", "")]
     lines += [(f"    {line}".rstrip(), "") for line in texts[titles[level]].splitlines()]
-    if level + 1 < len(titles):
+    if before >= len(titles):
+        lines += [("", ""), ("    There are no more hints: this is the last one again.", "")]
+    elif level + 1 < len(titles):
         lines += [("", ""), ("    more?          --hint again", "")]
     return lines
 

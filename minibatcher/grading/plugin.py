@@ -20,6 +20,7 @@ import pytest
 from minibatcher.grading import formats, hints
 from minibatcher.grading.report import (
     FAILED,
+    NOT_RUN,
     PASSED,
     SKIPPED,
     TODO,
@@ -104,12 +105,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _tasks(ran: list[tuple[Check, CheckResult]]) -> list[TaskResult]:
-    """The tasks of which a check ran. A check that was not chosen is still to do."""
+    """The tasks of which a check ran. The open challenge is no part of the board before it is begun."""
     results = {check.name: result for check, result in ran}
     tasks: dict[str, TaskResult] = {}
     for module in dict.fromkeys(f"test_{check.exercise}" for check, _ in ran):
         for check in checks_of(sys.modules[module]):
             if any(check.task.number == other.task.number for other, _ in ran):
-                result = results.get(check.name, CheckResult(check.name, check.sentence))
+                result = results.get(check.name, CheckResult(check.name, check.sentence, NOT_RUN))
                 tasks.setdefault(check.task.number, TaskResult(check.task, check.exercise, [])).checks.append(result)
-    return list(tasks.values())
+    begun = [result for result in tasks.values() if result.task.points or result.status != TODO]
+    return begun or list(tasks.values())

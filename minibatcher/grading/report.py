@@ -10,6 +10,7 @@ from typing import Any
 from minibatcher.grading.checks import Task
 
 PASSED, FAILED, TODO, SKIPPED = "passed", "failed", "todo", "skipped"
+NOT_RUN = "not run"  # of a check that was not chosen, where only some of a task's are
 
 
 @dataclass
@@ -43,7 +44,7 @@ class CheckResult:
 
 @dataclass
 class TaskResult:
-    """All of a task's checks; `checks` has those that ran, or will."""
+    """All of a task's checks, those too that did not run."""
 
     task: Task
     exercise: str  # the learner's file without its ending
@@ -55,13 +56,17 @@ class TaskResult:
         return sum(check.status == PASSED for check in self.checks)
 
     @property
+    def not_run(self) -> int:
+        return sum(check.status == NOT_RUN for check in self.checks)
+
+    @property
     def score(self) -> int:
         """In proportion to the checks that pass, rounded down."""
         return self.task.points * self.passed // len(self.checks)
 
     @property
     def status(self) -> str:
-        statuses = {check.status for check in self.checks}
+        statuses = {check.status for check in self.checks} - {NOT_RUN}
         if len(statuses) == 1:
             return statuses.pop()
         return FAILED if FAILED in statuses else TODO  # TODO: begun, with some methods still to be written
@@ -124,7 +129,10 @@ def board(report: Report) -> list[Line]:
 
 def _row(result: TaskResult, width: int) -> str:
     task, remark = result.task, ""
-    if result.status == FAILED or (result.status == TODO and result.passed):
+    if result.not_run:
+        chosen = len(result.checks) - result.not_run
+        remark = f"{result.passed} of {chosen} selected checks pass ({result.not_run} not run)"
+    elif result.status == FAILED or (result.status == TODO and result.passed):
         remark = f"{result.passed} of {len(result.checks)} checks"
     elif result.status == TODO:
         remark = f"about {task.minutes} minutes"
@@ -146,14 +154,12 @@ def expanded(result: TaskResult, check: CheckResult) -> list[Line]:
 
     for number, call in enumerate(failure.calls):
         put("" if number else "with", call)
-    got = failure.got or ""
-    if failure.misconception:
-        got = f"{got:<24} {failure.misconception}" if got and "\n" not in got else failure.misconception
     if failure.picture:
-        lines += [(f"    {line}", "") for line in [*failure.picture.splitlines(), failure.misconception] if line]
+        lines += [(f"    {line}", "") for line in failure.picture.splitlines()]
     else:
         put("expected", failure.expected or "")
-        put("got", got)
+        put("got", failure.got or "")
+    put("why", failure.misconception)
     put("at", failure.where)
     put("printed", failure.printed)
     lines.append((f'    run only this:  pytest exercises -k "{check.name}"', ""))
@@ -176,7 +182,7 @@ def as_lines(report: Report) -> list[Line]:
         lines += [("", ""), *expanded(*failures[0])]
         if more := len(failures) - 1:
             lines.append((f"    ({more} more check{'s' * (more > 1)} failed)", ""))
-    elif todo := report.next_todo():
+    elif (todo := report.next_todo()) and not any(result.not_run for result in report.tasks):
         lines += [("", ""), (f"next: {todo.task.number} {todo.task.title}, in exercises/{todo.exercise}.py", "")]
     if report.picture:
         lines += [("", ""), *((line, "") for line in report.picture.splitlines())]

@@ -120,7 +120,7 @@ def tail(printed: str, lines: int = 10) -> str:
 def digest(failure: Failure) -> str:
     """The same for two solutions that are wrong in the same way, on any machine."""
     error = failure.sentence.partition(":")[0] if failure.kind == "error" else failure.sentence
-    found = [failure.kind, error, failure.got, failure.picture]
+    found = [failure.kind, error, failure.expected, failure.got, failure.picture]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import exp
 
 from minibatcher.engine import Engine
+from minibatcher.grading.checks import counted
 from minibatcher.measure.simulator import VirtualClock
 from minibatcher.plan import Plan
 from minibatcher.request import Request, SamplingParams
@@ -51,9 +52,26 @@ class ToyModel:
 
 def attend(query: Vector, keys: Sequence[Vector], values: Sequence[Vector]) -> Vector:
     """Attention of one token: the mean of the values, weighted by how well their keys fit the query."""
+    if query and not _is_number(query[0]):
+        raise TypeError(f"attend wants one query, a list of numbers; you gave a list of {len(query)} queries")
+    for name, vectors in (("keys", keys), ("values", values)):
+        for i, vector in enumerate(vectors):
+            if _is_number(vector):
+                raise TypeError(f"{name} must be one vector per token; {name}[{i}] is a number")
+            if vector and not _is_number(vector[0]):
+                raise TypeError(
+                    f"{name} must be one vector per token; {name}[{i}] is a list of vectors "
+                    "(append where extend is meant?)"
+                )
+    if len(keys) != len(values):
+        raise ValueError(f"attend wants a key and a value for each token; you gave {len(keys)} and {len(values)}")
     scores = [_dot(query, key) for key in keys]
     weights = [exp(score - max(scores)) for score in scores]
     return [sum(w * value[i] for w, value in zip(weights, values, strict=True)) / sum(weights) for i in range(DIM)]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
 
 
 def _vector(name: str) -> Vector:
@@ -155,7 +173,7 @@ def story(trace: Trace, number: int) -> str:
     for record in trace:
         parts = [f"{one.id} arrives (prompt {one.prompt_tokens}, wants {one.max_tokens})" for one in record.arrived]
         parts += [f"{id} joins" for id in record.admitted] + [f"{id} comes back" for id in record.resumed]
-        parts += [f"{one.id} gives way and loses {one.tokens} tokens ({one.why})" for one in record.preempted]
+        parts += [f"{one.id} gives way and loses {counted(one.tokens)} ({one.why})" for one in record.preempted]
         parts += [f"{one.id} computes {one.tokens}" for one in record.work if one.kind != "decode"]
         parts += [f"{one.id} decodes, its context is {one.context}" for one in record.work if one.kind == "decode"]
         parts += [f"{id} ends ({reason})" for id, reason in record.finished]

@@ -44,6 +44,7 @@ def comparisons(model: LoadedModel) -> dict[str, Comparison]:
                 Figure("8 lanes / the same", "8 lanes", "static", rate),
                 Figure("24 lanes / transformers' continuous batching, warm", "24 lanes", "warm", rate, 1.2),
                 Figure("24 lanes / the same, its start-up counted", "24 lanes", "with start-up", rate, 3),
+                Figure("its start-up / its serving, in seconds", "start-up", "serving", "s"),
             ],
         ),
         "bare": Comparison(
@@ -90,10 +91,8 @@ def throughput(
     measured: Measured = {}
     for name in names[seed % len(names) :] + names[: seed % len(names)]:  # each is the first one at times
         with undisturbed():
-            tokens[name], times = sides[name]()
-        measured |= times
-    total = sum(job.output_len for job in jobs)
-    measured = {name: time if isinstance(time, str) else total / time for name, time in measured.items()}
+            tokens[name], figures = sides[name]()
+        measured |= figures
     same = [
         f"{name} {sum(a == b for a, b in zip(tokens[names[0]], tokens[name], strict=True))} of {len(jobs)}"
         for name in names[1:]
@@ -112,7 +111,7 @@ def serve(model: LoadedModel, jobs: Sequence[Job], lanes: int) -> tuple[Tokens, 
     at_once = max(len({work.lane for work in record.work}) for record in engine.trace)
     if at_once < min(lanes, len(jobs)):
         raise RuntimeError(f"the pool held only {at_once} requests at once: {lanes} lanes were to be measured")
-    return [request.output_token_ids for request in served], {f"{lanes} lanes": time}
+    return [request.output_token_ids for request in served], {f"{lanes} lanes": output_tokens(jobs) / time}
 
 
 def generate(model: LoadedModel, jobs: Sequence[Job], batch: int) -> tuple[Tokens, Measured]:
@@ -135,14 +134,15 @@ def generate(model: LoadedModel, jobs: Sequence[Job], batch: int) -> tuple[Token
 
     with torch.inference_mode():
         time = seconds(all_batches)
-    return tokens, {"static": time}
+    return tokens, {"static": output_tokens(jobs) / time}
 
 
 def continuous(model: LoadedModel, jobs: Sequence[Job], **config: Any) -> tuple[Tokens, Measured]:
-    """transformers' own continuous batching: time from the moment when it is warm, and time with its start-up.
+    """transformers' own continuous batching: from the moment when it is warm, and with its start-up.
 
     The second is what one call of `generate_batch` takes. It is spelled out here, because `generate_batch` knows one
-    `max_new_tokens` for all. config: of ContinuousBatchingConfig; the default is what a user gets.
+    `max_new_tokens` for all. config: of ContinuousBatchingConfig; the default is what a user gets, and then a start-up
+    lasts the longer the more memory is free.
     """
     try:
         watch = Stopwatch()
@@ -159,8 +159,13 @@ def continuous(model: LoadedModel, jobs: Sequence[Job], **config: Any) -> tuple[
             time = watch.seconds
     except Exception as error:  # another version of transformers may do it another way; the other figures go on
         why_not = f"{type(error).__name__}: {error}"
-        return [], {"warm": why_not, "with start-up": why_not}
-    return tokens, {"warm": time, "with start-up": start_up + time}
+        return [], dict.fromkeys(("warm", "with start-up", "start-up", "serving"), why_not)
+    return tokens, {
+        "warm": output_tokens(jobs) / time,
+        "with start-up": output_tokens(jobs) / (start_up + time),
+        "start-up": start_up,
+        "serving": time,
+    }
 
 
 def answered(manager: Any, jobs: Sequence[Job]) -> Tokens:
@@ -180,6 +185,10 @@ def answered(manager: Any, jobs: Sequence[Job]) -> Tokens:
 def greedy(model: LoadedModel, **more: Any) -> GenerationConfig:
     """Greedy, and no token ends an answer: the end token is one that the model does not have."""
     return GenerationConfig(do_sample=False, eos_token_id=model.vocab_size, pad_token_id=0, **more)
+
+
+def output_tokens(jobs: Sequence[Job]) -> int:
+    return sum(job.output_len for job in jobs)
 
 
 def requests(jobs: Sequence[Job]) -> list[Request]:
@@ -267,12 +276,17 @@ def decoding(model: LoadedModel, contexts: Sequence[int], steps: int) -> Engine:
     What lies in its pool is random, for computing it would take minutes. How long a step takes does not depend on it.
     """
     lanes, longest = len(contexts), max(contexts) + steps + 1
-    engine = build_engine("iteration", model, max_num_seqs=lanes, max_model_len=longest, keep_trace=False)
+    engine = build_engine(
+        "iteration", model, keep_trace=False, max_num_seqs=lanes, max_model_len=longest, reserve="max_tokens"
+    )
     runner: Any = engine.runner
     for tensor in runner.pool.keys + runner.pool.values:
         tensor.normal_()
     engine.add_all(requests([Job([0] * context, steps + 1) for context in contexts]))
-    for request in engine.scheduler.schedule().work:
+    running = engine.scheduler.schedule().work
+    if len(running) < lanes:
+        raise RuntimeError(f"the pool holds only {len(running)} of these {lanes} requests at once")
+    for request in running:
         request.num_computed = request.num_tokens - 1
         runner.attention.begin(request)
     engine.step()

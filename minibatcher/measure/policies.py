@@ -55,7 +55,7 @@ def policies(
     pool that could not hold a request of max_model_len.
     """
     memories: dict[str, Callable[[], Allocator]] = {
-        f"contiguous, {rule}": partial(ContiguousAllocator, num_blocks, block_size, max_model_len, rule)
+        f"ranges, {rule}": partial(ContiguousAllocator, num_blocks, block_size, max_model_len, rule)
         for rule in get_args(Reserve)
     }
     memories["paged"] = partial(BlockAllocator, num_blocks, block_size, max_model_len)

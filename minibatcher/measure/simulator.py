@@ -6,7 +6,8 @@ it has as many as its `output_len` says. So an H100 that serves an 8B model is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import Any
 
 from minibatcher.clock import Clock
@@ -187,3 +188,15 @@ def simulated_requests(
         request.prompt_token_ids, request.token_ids = list(job.prompt_token_ids), list(job.prompt_token_ids)
         requests.append(request)
     return requests
+
+
+def steps_per_second(running: int, steps: int = 4000, clock: Callable[[], float] = perf_counter) -> float:
+    """How fast the engine itself is on this machine: that many requests decode on a modelled H100, without a trace."""
+    engine = build_simulated("preemptive", max_num_seqs=running, max_model_len=steps + 200, keep_trace=False)
+    engine.add_all(simulated_requests([Job(range(16), steps + 100)] * running))
+    for _ in range(50):
+        engine.step()
+    begin = clock()
+    for _ in range(steps):
+        engine.step()
+    return steps / (clock() - begin)

@@ -14,7 +14,10 @@ from minibatcher.request import Request
 
 
 class FlatRunner:
-    """Selective batching (Orca, OSDI'22): linear layers over all tokens in a row, attention request by request."""
+    """Selective batching (Orca, OSDI'22): linear layers over all tokens in a row, attention request by request.
+
+    A matrix product need not know whose token is whose; only attention must.
+    """
 
     def __init__(self, model: PreTrainedModel, pool: KVPool, attention: Attention) -> None:
         self.model = model
@@ -35,6 +38,6 @@ class FlatRunner:
                 input_ids=batch.input_ids[None],
                 position_ids=batch.positions[None],
                 use_cache=False,
-                logits_to_keep=batch.last_rows,
+                logits_to_keep=batch.last_rows,  # only the rows that are sampled
             ).logits[0]
         return dict(zip(batch.sampled, sample(logits, batch.sampled), strict=True))

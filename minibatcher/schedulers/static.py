@@ -27,6 +27,7 @@ class StaticScheduler(Scheduler):
     def schedule(self) -> Plan:
         plan = Plan()
         if not self.batch and self.waiting:
+            # Dynamic batching, off by default: the batch may wait to fill.
             full_or_late = self.waiting[0].arrival + self.max_wait_s  # type: ignore[operator]
             if len(self.waiting) < self.max_num_seqs and self.clock.now() < full_or_late:
                 plan.wait_until = full_or_late

@@ -14,11 +14,15 @@ from minibatcher.measure.policies import SHARES, Policy
 from minibatcher.measure.workloads import Description
 
 
-def workload(about: Description) -> Table:
-    rows = [
+def workload(about: Description, timed: bool = True) -> Table:
+    """timed: False where only the lengths matter."""
+    arrivals = [
         ("requests", f"{about.requests:,} in {about.seconds:,.0f} s"),
         ("rate (requests/s)", f"{about.rate:.2f}" if about.rate else "all at once"),
         ("burstiness", f"{about.burstiness:.1f} (0 is steady, 1 Poisson)"),
+    ]
+    rows = [
+        *(arrivals if timed else []),
         ("prompt tokens p50, p95, p99", _three(about.prompt, "{:,.0f}")),
         ("output tokens p50, p95, p99", _three(about.output, "{:,.0f}")),
         ("longest request (tokens)", f"{about.longest:,}"),
@@ -26,34 +30,59 @@ def workload(about: Description) -> Table:
     return _table("the workload", ["", ""], rows)
 
 
-def summaries(runs: Mapping[str, Summary]) -> Table:
-    """A column for each run."""
-    found = list(runs.values())
+def run(name: str, s: Summary) -> Table:
+    """One run, in full."""
     rows = [
-        ("seconds", [f"{s.seconds:,.1f}" for s in found]),
-        ("ended", [", ".join(f"{n:,} {why}" for why, n in s.finish_reasons.items()) for s in found]),
-        ("output tokens/s", [f"{s.output_tokens_per_s:,.1f}" for s in found]),
-        ("tokens a step", [f"{s.scheduled_tokens_per_step:,.1f}" for s in found]),
-        ("TTFT p50, p95, p99 (s)", [_three(s.ttft, "{:.3f}") for s in found]),
-        ("ITL p50, p95, p99 (ms)", [_three(s.itl, "{:.1f}", 1000) for s in found]),
-        ("E2E p50, p95, p99 (s)", [_three(s.e2e, "{:.2f}") for s in found]),
-        ("queue p50, p95, p99 (s)", [_three(s.queue, "{:.3f}") for s in found]),
-        ("running, mean and most", [f"{s.mean_running:.1f}, {s.max_running}" for s in found]),
-        ("waiting, mean and most", [f"{s.mean_waiting:.1f}, {s.max_waiting}" for s in found]),
-        ("KV used, owned but empty", [f"{_share(s.kv_used_share)}, {_share(s.kv_reserved_share)}" for s in found]),
-        ("preemptions, tokens again", [f"{s.preemptions:,}, {s.recomputed_tokens:,}" for s in found]),
-        ("wasted rows", [_share(s.wasted_row_share) for s in found]),
-        ("MFU, MBU while busy", [f"{_share(s.mfu)}, {_share(s.mbu)}" for s in found]),
+        ("seconds", f"{s.seconds:,.1f}"),
+        ("ended", ", ".join(f"{n:,} {why}" for why, n in s.finish_reasons.items())),
+        ("output tokens/s", f"{s.output_tokens_per_s:,.1f}"),
+        ("tokens a step", f"{s.scheduled_tokens_per_step:,.1f}"),
+        ("TTFT p50, p95, p99 (s)", _three(s.ttft, "{:.3f}")),
+        ("ITL p50, p95, p99 (ms)", _three(s.itl, "{:.1f}", 1000)),
+        ("E2E p50, p95, p99 (s)", _three(s.e2e, "{:.2f}")),
+        ("queue p50, p95, p99 (s)", _three(s.queue, "{:.3f}")),
+        ("running, mean and most", f"{s.mean_running:.1f}, {s.max_running}"),
+        ("waiting, mean and most", f"{s.mean_waiting:.1f}, {s.max_waiting}"),
+        ("KV used, owned but empty", f"{_share(s.kv_used_share)}, {_share(s.kv_reserved_share)}"),
+        ("preemptions, tokens again", f"{s.preemptions:,}, {s.recomputed_tokens:,}"),
+        ("wasted rows", _share(s.wasted_row_share)),
+        ("MFU, MBU while busy", f"{_share(s.mfu)}, {_share(s.mbu)}"),
     ]
-    return _table("", ["", *runs], [(name, *cells) for name, cells in rows])
+    return _table("", ["", name], rows)
 
 
-def buckets(found: Iterable[Bucket], of: str, by: str) -> Table:
+def sweep(varied: str, runs: Mapping[str, Summary]) -> Table:
+    """A line for each run; narrow enough for a terminal of 80 characters."""
+    columns = ["tokens/s", "TTFT p50", "p99 s", "ITL p50", "p99 ms", "running", "waiting", "KV", "pre", "MFU", "MBU"]
+    rows = [
+        (
+            name,
+            f"{s.output_tokens_per_s:,.0f}",
+            _number(s.ttft.p50, "{:.3f}"),
+            _number(s.ttft.p99, "{:.3f}"),
+            _number(s.itl.p50, "{:.1f}", 1000),
+            _number(s.itl.p99, "{:.1f}", 1000),
+            f"{s.mean_running:.1f}",
+            f"{s.mean_waiting:.1f}",
+            _share(s.kv_used_share),
+            f"{s.preemptions:,}",
+            _share(s.mfu),
+            _share(s.mbu),
+        )
+        for name, s in runs.items()
+    ]
+    table = _table("", [varied, *columns], rows)
+    _narrow(table)
+    table.caption = "running, waiting, KV: means over the steps. pre: preemptions. MFU, MBU: while busy"
+    return table
+
+
+def buckets(title: str, found: Iterable[Bucket]) -> Table:
     rows = [
         (f"{b.low:,}" if b.low == b.high else f"{b.low:,} to {b.high:,}", f"{b.count:,}", _three(b.seconds, "{:.3g}"))
         for b in found
     ]
-    return _table(f"{of} by {by}", [by, "count", "p50, p95, p99 (s)"], rows)
+    return _table(title, [title.partition(" by ")[2], "count", "p50, p95, p99 (s)"], rows)
 
 
 def capacities(title: str, found: Mapping[str, Capacity], think_s: float, price: float | None) -> Table:
@@ -61,7 +90,7 @@ def capacities(title: str, found: Mapping[str, Capacity], think_s: float, price:
     all_ = list(found.values())
     rows = [
         ("requests/s", [f"{one.rate:.3g}" for one in all_]),
-        ("95%", [f"{max(0.0, one.low):.2g}-{one.high:.2g}" for one in all_]),
+        ("95%", [_interval(one) for one in all_]),
         ("tokens/s out", [f"{one.figures.output_tokens_per_s:,.0f}" for one in all_]),
         ("TTFT p99 s", [_number(one.figures.ttft.p99, "{:.2f}") for one in all_]),
         ("ITL p99 ms", [_number(one.figures.itl.p99, "{:.1f}", 1000) for one in all_]),
@@ -75,7 +104,7 @@ def capacities(title: str, found: Mapping[str, Capacity], think_s: float, price:
     if price is not None:
         rows.append(("cost/M out", [f"{one.price(price):.2f}" for one in all_]))
     table = _table(title, ["", *found], [(name, *cells) for name, cells in rows])
-    table.box, table.padding = SIMPLE_HEAD, (0, 1, 0, 0)
+    _narrow(table)
     table.caption = (
         f"users: each thinks for {think_s:g} s before the next request. compute to slots: shares of the busy time at "
         "the rate just above, by what held it up"
@@ -84,7 +113,8 @@ def capacities(title: str, found: Mapping[str, Capacity], think_s: float, price:
 
 
 def policies(found: Iterable[Policy]) -> Table:
-    columns = ["scheduling", "memory", "output tokens/s", "running, mean", *SHARES, "preemptions"]
+    """A line for each pair; narrow enough for a terminal of 80 characters."""
+    columns = ["scheduling", "memory", "tokens/s", "running", *SHARES]
     rows = [
         (
             one.scheduling,
@@ -92,11 +122,12 @@ def policies(found: Iterable[Policy]) -> Table:
             f"{one.figures.output_tokens_per_s:,.0f}",
             f"{one.figures.mean_running:.1f}",
             *(f"{one.shares[name]:.0%}" for name in SHARES),
-            f"{one.figures.preemptions:,}",
         )
         for one in found
     ]
     table = _table("shares of the pool while it is busy", columns, rows)
+    _narrow(table)
+    table.columns[1].justify = "left"
     table.caption = "reserved: may still be used; internal: never can; external: free, in holes too short"
     return table
 
@@ -109,6 +140,14 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _interval(one: Capacity) -> str:
+    return "-".join(f"{max(0.0, end):.{3 if end >= 10 else 2}g}" for end in (one.low, one.high))
+
+
+def _narrow(table: Table) -> None:
+    table.box, table.padding, table.show_edge = SIMPLE_HEAD, (0, 1, 0, 0), False
 
 
 def _three(values: Percentiles, form: str, scale: float = 1.0) -> str:

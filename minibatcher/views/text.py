@@ -56,7 +56,7 @@ def headline(trace: Trace) -> str:
     numbers = summary(trace)
     return (
         f"{name(trace)}: {numbers.requests} requests, {numbers.steps} steps, {numbers.seconds:,.2f} s, "
-        f"{numbers.output_tokens_per_s:,.1f} output tokens/s, {numbers.wasted_row_share:.0%} of the rows wasted"
+        f"{numbers.output_tokens_per_s:,.1f} output tokens/s, {numbers.wasted_row_share:.0%} of the computed positions wasted"
     )
 
 
@@ -98,7 +98,7 @@ def differences(a: Trace, b: Trace) -> list[tuple[str, ...]]:
         seconds("ITL, median", first.itl.p50, second.itl.p50),
         seconds("ITL, p95", first.itl.p95, second.itl.p95),
         number("lanes useful, mean", first.mean_lanes_useful, second.mean_lanes_useful),
-        share("rows wasted", first.wasted_row_share, second.wasted_row_share),
+        share("positions wasted", first.wasted_row_share, second.wasted_row_share),
         share("KV used, mean", first.kv_used_share, second.kv_used_share),
         number("preemptions", first.preemptions, second.preemptions),
     ]
