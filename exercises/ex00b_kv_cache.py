@@ -7,8 +7,8 @@ A *token* is a piece of text, as a number. A language model reads tokens (the *p
 next; that one is put behind the others, and so on, until the answer (the *output*) is there.
 
 To read a token, attention looks back: the token's *query* is compared with the *keys* of all tokens up to itself, and
-the *values* of those that fit are mixed. A key and a value depend on their own token and its position alone. Once
-computed they never change, so they can be kept.
+the *values* of those that fit are mixed. A key and a value depend on tokens up to their own, never on later ones, so
+once computed they never change and can be kept. (In this toy, on their own token and position alone.)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def generate(model: ToyModel, prompt: list[int], max_tokens: int) -> tuple[list[
              of the tokens it is given. Positions count from 0 through the whole text.
              `model.next_token(attended)` returns the id of the next token, where
              `attended = attend(query of the last token, all keys so far, all values so far)`.
+             `attend` wants one query (a vector), and one key and one value for each token.
     prompt   1 or more token ids.
     max_tokens   how many new tokens are wanted, 1 or more.
 

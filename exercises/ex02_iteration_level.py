@@ -13,7 +13,7 @@ What you need of `minibatcher.Request` here:
 
     request.token_ids           its tokens, prompt and output so far: a list of numbers
     request.num_computed        how many of them have their keys and values in the pool
-    request.output_token_ids    the output alone (to look at: it is cut from token_ids)
+    request.output_token_ids    the output alone (read only: a copy, cut from token_ids; appending to it does nothing)
     request.params.max_tokens   how many output tokens it wants at most
     request.finish_reason       None, "stop" or "length"
 """
@@ -102,8 +102,8 @@ def flatten(work: dict[Request, int]) -> tuple[list[int], list[int], list[int], 
 def commit(work: dict[Request, int], sampled: dict[Request, int], eos: int) -> list[Request]:
     """Task 2.4 (2 points, 20 minutes; after 30 take a hint): after the model has run, move the requests on.
 
-    The tokens of `work` are computed now. Where that closes a request's gap, it grows by its new token: from here on
-    the new token is *counted* (it is in token_ids), but it is not *computed*, so the gap is 1 again.
+    The tokens of `work` are computed now. Where that closes a request's gap, the request grows by its new token: from
+    here on the new token is *counted* (it is in token_ids), but it is not *computed*, so the gap is 1 again.
 
     work      as in 2.3: how many tokens of each request were computed in this step.
     sampled   the new token of each request whose gap was closed; the others have none.

@@ -102,13 +102,16 @@ class SharedBlockAllocator:
         raise NotImplementedError("Task 3.3")
 
     def share(self, blocks: list[int]) -> None:
-        """Each of these blocks has one owner more. Raises ValueError when one of them is free, and changes nothing."""
+        """Each of these blocks has one owner more. A block may be in the list several times; each counts.
+
+        Raises ValueError when one of them is free or does not exist; then nothing has changed.
+        """
         raise NotImplementedError("Task 3.3")
 
     def give_back(self, blocks: list[int]) -> None:
-        """Each of these blocks has one owner less.
+        """Each of these blocks has one owner less; a block that is in the list twice loses two.
 
-        Raises ValueError when one of them has no owner (left), and changes nothing.
+        Raises ValueError when one of them has fewer owners than that, or does not exist; then nothing has changed.
         """
         raise NotImplementedError("Task 3.3")
 
@@ -128,7 +131,7 @@ def admit(
         the requests that join, in order, with the number of blocks that each reserves;
         why the first one that waits on does so, in words; None if nobody does. If it lacks blocks, the text has two
         numbers, what it needs and what is free by then: "needs 3 blocks, 1 free". If it lacks a lane, it has the word
-        "lane".
+        "lane". If it lacks both, either reason will do.
 
     >>> from minibatcher import SamplingParams
     >>> a = Request([1] * 5, SamplingParams(max_tokens=4), "a")

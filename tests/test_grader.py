@@ -32,6 +32,7 @@ from minibatcher.grading.runner import Loader, draw, run_check
 from minibatcher.grading.submission import load
 from minibatcher.grading.supervise import grade
 from minibatcher.grading.tasks import Check, check_files, collect, number_of
+from minibatcher.grading.toys import attend
 from minibatcher.trace import Trace
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -486,6 +487,27 @@ def test_pytest_runs_one_check_and_gives_a_hint(folder):
     )
     assert "next:" not in done.stdout
     assert "hint 1 of 3 for 1.1" in done.stdout and "1 todo" in done.stdout and done.returncode == 0
+
+
+def test_pytest_says_how_many_checks_were_selected(folder):
+    folder.solve("ex02")
+    done = pytest_in(folder, "-k", "test_each_takes_a_lane")
+    assert re.search(r"pass +0/2 +1 of 1 selected checks pass \(5 not run\)", done.stdout)
+    assert "next:" not in done.stdout
+
+
+def test_the_open_challenge_is_not_on_the_board_before_it_is_begun(folder):
+    done = pytest_in(folder, "-k", "LeftPad or challenge")
+    assert "1.1  Left-pad" in done.stdout and "C.1" not in done.stdout
+
+
+def test_the_toy_attention_says_what_it_wants():
+    vector = [1.0] * 8
+    attend(vector, [vector], [vector])
+    with pytest.raises(TypeError, match="one query, a list of numbers; you gave a list of 2 queries"):
+        attend([vector] * 2, [vector], [vector])
+    with pytest.raises(TypeError, match=r"keys\[0\] is a list of vectors \(append where extend is meant"):
+        attend(vector, [[vector]], [vector])
 
 
 def test_the_projects_own_tests_do_not_collect_the_exercises():

@@ -52,6 +52,7 @@ class SharedBlockAllocator:
         return blocks
 
     def share(self, blocks: list[int]) -> None:
+        self.look_up(blocks)
         for block in blocks:
             if self.owners[block] == 0:
                 raise ValueError(f"block {block} is free: there is nothing in it to share")
@@ -59,13 +60,19 @@ class SharedBlockAllocator:
             self.owners[block] += 1
 
     def give_back(self, blocks: list[int]) -> None:
+        self.look_up(blocks)
         for block in blocks:
             if self.owners[block] < blocks.count(block):
-                raise ValueError(f"block {block} is free already")
+                raise ValueError(f"block {block} has fewer owners than that")
         for block in blocks:
             self.owners[block] -= 1
             if self.owners[block] == 0:
                 self.free_blocks.append(block)
+
+    def look_up(self, blocks: list[int]) -> None:
+        for block in blocks:
+            if not 0 <= block < len(self.owners):
+                raise ValueError(f"there is no block {block}")
 
 
 def admit(

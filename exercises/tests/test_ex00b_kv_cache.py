@@ -22,8 +22,8 @@ class TestGenerate:
 
     def test_one_new_token_follows_from_the_prompt(self, ex):
         """the first new token follows from the whole prompt"""
-        got = [part(ex.generate(ToyModel(), prompt, 1), 0, of=2) for prompt in ([5], [7, 9], text())]
-        expect(got, [without_cache(prompt, 1) for prompt in ([5], [7, 9], text())])
+        for prompt in ([5], [7, 9], text()):
+            expect(part(ex.generate(ToyModel(), list(prompt), 1), 0, of=2), without_cache(prompt, 1))
 
     def test_tokens_are_those_of_the_whole_text(self, ex):
         """with the cache the tokens are the same as when the whole text is read again for each"""
@@ -37,16 +37,17 @@ class TestGenerate:
 
     def test_each_token_is_read_once(self, ex):
         """the model reads each token once, and the last new one not at all"""
-        models = [ToyModel() for _ in range(3)]
-        for model, n in zip(models, (1, 2, 6), strict=True):
+        for n, tokens in {1: 5, 2: 6, 6: 10}.items():
+            model = ToyModel()
             ex.generate(model, text(), n)
-        expect([len(model.seen) for model in models], [5, 6, 10], "how many tokens the model was given in each call")
+            expect(len(model.seen), tokens, "how many tokens the model was given")
 
     def test_the_count_is_what_the_model_read(self, ex):
         """the number returned is the number of tokens that the model read"""
-        models = [ToyModel() for _ in range(3)]
-        counts = [part(ex.generate(model, text()[:n], n), 1, of=2) for n, model in enumerate(models, 1)]
-        expect(counts, [len(model.seen) for model in models])
+        for n in (1, 2, 3):
+            model = ToyModel()
+            count = part(ex.generate(model, text()[:n], n), 1, of=2)
+            expect(count, len(model.seen), "the number returned")
 
     def test_a_second_text_starts_with_an_empty_cache(self, ex):
         """a second call knows nothing of the first"""
@@ -67,8 +68,9 @@ class TestMemory:
     def test_bytes_of_one_token(self, ex):
         """a key and a value, in every layer, for every key/value head"""
         smollm2 = ex.kv_bytes_per_token(num_layers=30, num_heads=9, num_kv_heads=3, head_dim=64, bytes_per_number=4)
+        expect(smollm2, 46080)
         other = ex.kv_bytes_per_token(num_layers=2, num_heads=4, num_kv_heads=4, head_dim=10, bytes_per_number=2)
-        expect([smollm2, other], [46080, 320])
+        expect(other, 320)
 
     def test_the_weights_stay_on_the_gpu(self, ex):
         """what the weights take is not there for the cache"""
@@ -76,8 +78,9 @@ class TestMemory:
 
     def test_half_a_request_does_not_fit(self, ex):
         """a request fits as a whole or not at all"""
-        got = [ex.largest_batch(memory=m, weights=100, bytes_per_token=10, context=10) for m in (399, 400, 401)]
-        expect([got, [type(n).__name__ for n in got]], [[2, 3, 3], ["int"] * 3])
+        for memory, batch in {399: 2, 400: 3, 401: 3}.items():
+            got = ex.largest_batch(memory, weights=100, bytes_per_token=10, context=10)
+            expect([got, type(got).__name__], [batch, "int"], "the number, and what kind of number it is")
 
     def test_weights_that_do_not_fit(self, ex):
         """if the weights do not even fit, the batch is 0"""

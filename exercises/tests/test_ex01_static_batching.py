@@ -14,15 +14,15 @@ class TestLeftPad:
     """Left-pad a batch, with positions"""
 
     def test_rows_end_with_their_prompt(self, ex):
-        """a row is its padding, then its prompt, and as long as the longest prompt"""
+        """a line is its padding, then its prompt, and as long as the longest prompt"""
         expect(part(ex.left_pad(prompts(), pad=9), 0, of=3), [[9, 9, 7, 8], [1, 2, 3, 4]])
 
     def test_mask_hides_the_padding(self, ex):
-        """the mask is 0 where a row is padding, and 1 where its prompt is"""
+        """the mask is 0 where a line is padding, and 1 where its prompt is"""
         expect(part(ex.left_pad(prompts(), pad=9), 1, of=3), [[0, 0, 1, 1], [1, 1, 1, 1]])
 
     def test_positions_start_after_padding(self, ex):
-        """a row that starts with padding begins at position 0 after it"""
+        """a line that starts with padding begins at position 0 after it"""
         expect(part(ex.left_pad(prompts(), pad=9), 2, of=3), [[0, 0, 0, 1], [0, 1, 2, 3]])
 
     def test_a_prompt_may_contain_the_pad_token(self, ex):
@@ -44,7 +44,7 @@ class TestStaticLoop:
     """The static loop, counting rows"""
 
     def test_the_first_step_reads_a_rectangle_of_prompts(self, ex):
-        """in a batch's first step each row is as long as the longest prompt; what is not prompt is padding"""
+        """in a batch's first step each line is as long as the longest prompt; what is not prompt is padding"""
         expect(ex.static_loop([(5, 1), (2, 1), (1, 1)], max_num_seqs=3), [(8, 7, 0)])
 
     def test_the_first_step_gives_the_first_token(self, ex):
@@ -62,7 +62,7 @@ class TestStaticLoop:
         expect(got, [(5, 1, 0), (1, 0, 1), (1, 0, 1), (13, 5, 0), (1, 0, 1)])
 
     def test_a_batch_may_be_smaller(self, ex):
-        """lanes that nobody takes cost nothing: the rectangle has a row for each request of the batch"""
+        """places that nobody takes cost nothing: the rectangle has a line for each request of the batch"""
         expect(ex.static_loop([(3, 2), (1, 1), (2, 2)], max_num_seqs=2), [(4, 2, 0), (1, 0, 1), (2, 0, 0), (1, 0, 0)])
 
     def test_every_row_of_the_engine_is_counted(self, ex):

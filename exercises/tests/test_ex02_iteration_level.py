@@ -188,16 +188,18 @@ class TestWhoJoins:
 
     def test_the_pool_is_spent_as_they_join(self, ex):
         """what one takes is not there for the next; exactly enough is enough"""
-        got = [ex.who_joins([6, 5, 4], 5, room) for room in (5, 6, 10, 11, 14, 15)]
-        expect(got, [[], [0], [0], [0, 1], [0, 1], [0, 1, 2]], "for 5, 6, 10, 11, 14 and 15 free tokens")
+        for room, joining in {15: [0, 1, 2], 14: [0, 1], 11: [0, 1], 10: [0], 6: [0], 5: []}.items():
+            expect(ex.who_joins([6, 5, 4], 5, room), joining)
 
     def test_each_takes_a_lane(self, ex):
         """no more join than lanes are free"""
-        expect([ex.who_joins([1, 1, 1], lanes, 100) for lanes in (0, 1, 2, 5)], [[], [0], [0, 1], [0, 1, 2]])
+        for free, joining in {5: [0, 1, 2], 2: [0, 1], 1: [0], 0: []}.items():
+            expect(ex.who_joins([1, 1, 1], free, 100), joining)
 
     def test_nobody_passes_one_that_does_not_fit(self, ex):
         """if the first that waits does not fit, nobody behind it joins"""
-        expect([ex.who_joins([9, 1, 1], 3, 5), ex.who_joins([2, 9, 1], 3, 5)], [[], [0]])
+        expect(ex.who_joins([9, 1, 1], 3, 5), [])
+        expect(ex.who_joins([2, 9, 1], 3, 5), [0])
 
     def test_nobody_waits(self, ex):
         """with an empty queue nobody joins"""
@@ -287,6 +289,12 @@ class TestCommit:
             [a.token_ids, a.num_computed, list(got)], [[11, 12, 13, 14], 2, []], "a.token_ids, a.num_computed, returned"
         )
 
+    def test_token_zero_is_a_token(self, ex):
+        """a new token may have any number, and 0 is one"""
+        a = at("a", [11, 12], 0)
+        ex.commit({a: 2}, {a: 0}, eos=2)
+        expect(a.token_ids, [11, 12, 0], "token_ids")
+
     def test_an_end_token_stops(self, ex):
         """the end token finishes a request with "stop", and stays in token_ids"""
         a = at("a", [11, 12], 0)
@@ -324,4 +332,6 @@ def picture(ex):
     requests = six_requests()
     trace = serve(ex, CommitScheduler, requests)
     rows = [f"lane {lane}  {row}" for lane, row in enumerate(lanes(trace, LANES))]
-    return "\n".join(["the real engine, with your who_joins, flatten and commit:", "", *rows])
+    return "\n".join(
+        ["the real engine, with your who_joins, flatten and commit (a capital reads its prompt, . is idle):", "", *rows]
+    )

@@ -21,8 +21,8 @@ class TestSlotMapping:
 
     def test_one_token(self, ex):
         """a decode asks for one token, which may be the first or the last of a block"""
-        got = [ex.slot_mapping([5, 0, 3], p, p + 1, 4) for p in (3, 4, 7, 8)]
-        expect(got, [[23], [0], [3], [12]], "for the positions 3, 4, 7, 8")
+        for position, slot in {3: 23, 4: 0, 7: 3, 8: 12}.items():
+            expect(ex.slot_mapping([5, 0, 3], position, position + 1, 4), [slot])
 
     def test_a_chunk_may_begin_and_end_anywhere(self, ex):
         """a part of a prompt begins and ends in the middle of a block"""
@@ -30,8 +30,8 @@ class TestSlotMapping:
 
     def test_other_block_sizes(self, ex):
         """blocks may have any size, even 1"""
-        got = [ex.slot_mapping([6, 2, 8], 1, 3, size) for size in (1, 2, 16)]
-        expect(got, [[2, 8], [13, 4], [97, 98]], "for blocks of 1, 2 and 16 tokens")
+        for size, slots in {1: [2, 8], 2: [13, 4], 16: [97, 98]}.items():
+            expect(ex.slot_mapping([6, 2, 8], 1, 3, size), slots)
 
 
 def unchanged(allocator, call, *arguments):
@@ -162,6 +162,25 @@ class TestReferenceCounts:
         allocator.give_back(other)
         unchanged(allocator, allocator.give_back, other)
 
+    def test_owners_may_leave_together(self, ex):
+        """a block that is in the list twice has two owners more, or two less"""
+        allocator = ex.SharedBlockAllocator(2)
+        (block,) = taken(allocator, 1)
+        allocator.share([block, block])
+        allocator.give_back([block, block])
+        expect(allocator.free, 1, "free while the block has one owner of three left")
+        allocator.share([block])
+        allocator.give_back([block, block])
+        expect(allocator.free, 2, "free when both owners have left together")
+
+    def test_a_block_that_does_not_exist_has_no_owners(self, ex):
+        """sharing or giving back a number that is no block of the pool raises ValueError, and changes nothing"""
+        allocator = ex.SharedBlockAllocator(3)
+        taken(allocator, 3)
+        for stranger in (-1, 99):
+            unchanged(allocator, allocator.share, [stranger])
+            unchanged(allocator, allocator.give_back, [stranger])
+
     def test_parts_are_shared(self, ex):
         """a request that shares the beginning of another's blocks leaves the rest alone"""
         allocator = ex.SharedBlockAllocator(5)
@@ -213,9 +232,9 @@ class TestAdmission:
     def test_blocks_are_spent_as_they_join(self, ex):
         """what one reserves is not there for the next; exactly enough is enough"""
         waiting = [make("a", 4, 4), make("b", 8, 4), make("c", 1, 1)]
-        got = [named(ex.admit(waiting, 9, blocks, 4, 100)) for blocks in (1, 2, 5, 6)]
         a, b, c = ("a", 2), ("b", 3), ("c", 1)
-        expect(got, [[], [a], [a, b], [a, b, c]], "for 1, 2, 5 and 6 free blocks")
+        for blocks, joining in {6: [a, b, c], 5: [a, b], 2: [a], 1: []}.items():
+            expect(named(ex.admit(waiting, 9, blocks, 4, 100)), joining, "who joins, with how many blocks")
 
     def test_nobody_overtakes_for_blocks(self, ex):
         """if the first that waits does not fit, nobody behind it joins"""
@@ -313,12 +332,12 @@ class TestWaste:
 
     def test_internal_waste(self, ex):
         """what a request's blocks hold beyond its length, and free blocks are no part of it"""
-        got = [
-            part(ex.waste(["a", "a", "b", None], {"a": 5, "b": 4}, block_size=4, needed=1), 0, of=2),
-            part(ex.waste([None, "a", "a", "a"], {"a": 2}, block_size=16, needed=1), 0, of=2),
-            part(ex.waste([None, None], {}, block_size=16, needed=1), 0, of=2),
-        ]
-        expect(got, [3, 46, 0])
+        for owners, lengths, block_size, internal in (
+            (["a", "a", "b", None], {"a": 5, "b": 4}, 4, 3),
+            ([None, "a", "a", "a"], {"a": 2}, 16, 46),
+            ([None, None], {}, 16, 0),
+        ):
+            expect(part(ex.waste(owners, lengths, block_size, needed=1), 0, of=2), internal, "internal waste")
 
     def test_scattered_room_is_lost(self, ex):
         """together enough, and no hole long enough: all free tokens are lost"""
@@ -363,7 +382,7 @@ def picture(ex):
     taken = [(record.kv["used"] + record.kv["reserved"] + record.kv["internal"]) // 4 for record in trace]
     return "\n".join(
         [
-            "the real engine, with your allocator and your admission:",
+            "the real engine, with your allocator and your admission (a capital reads its prompt, . is idle):",
             "",
             *rows,
             f"taken   {''.join(map(str, taken))}   of 8 blocks",

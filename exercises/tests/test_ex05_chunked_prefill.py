@@ -44,20 +44,23 @@ class TestSplitBudget:
 
     def test_decodes_come_first(self, ex):
         """every request with a gap of 1 gets its token before any prompt gets one"""
-        got = [ex.split_budget([5, 1, 7, 1], 4), ex.split_budget([9, 9, 1], 1)]
-        expect(got, [[2, 1, 0, 1], [0, 0, 1]])
+        expect(ex.split_budget([5, 1, 7, 1], 4), [2, 1, 0, 1])
+        expect(ex.split_budget([9, 9, 1], 1), [0, 0, 1])
 
     def test_prompts_are_served_in_order(self, ex):
         """the first prompt gets all it can use before the next one gets something"""
-        expect([ex.split_budget([6, 4, 9], 8), ex.split_budget([3, 4, 9], 8)], [[6, 2, 0], [3, 4, 1]])
+        expect(ex.split_budget([6, 4, 9], 8), [6, 2, 0])
+        expect(ex.split_budget([3, 4, 9], 8), [3, 4, 1])
 
     def test_a_prompt_may_be_cut(self, ex):
         """a prompt that does not fit gets what is left of the budget"""
-        expect([ex.split_budget([10], 4), ex.split_budget([1, 10, 2], 5)], [[4], [1, 4, 0]])
+        expect(ex.split_budget([10], 4), [4])
+        expect(ex.split_budget([1, 10, 2], 5), [1, 4, 0])
 
     def test_nobody_gets_more_than_its_gap(self, ex):
         """a budget that is too large is not used up"""
-        expect([ex.split_budget([2, 1], 10), ex.split_budget([], 10)], [[2, 1], []])
+        expect(ex.split_budget([2, 1], 10), [2, 1])
+        expect(ex.split_budget([], 10), [])
 
     def test_a_budget_for_some_of_the_decodes(self, ex):
         """if there are more decodes than tokens, the first ones get theirs"""
@@ -86,16 +89,19 @@ class TestChunkSchedule:
 
     def test_chunks_take_what_the_streams_leave(self, ex):
         """a chunk is the budget without a token for each stream"""
-        expect([ex.chunk_schedule(12, 6, 0), ex.chunk_schedule(12, 6, 2)], [[6, 6], [4, 4, 4]])
+        expect(ex.chunk_schedule(12, 6, 0), [6, 6])
+        expect(ex.chunk_schedule(12, 6, 2), [4, 4, 4])
 
     def test_the_last_chunk_is_the_rest(self, ex):
         """the last chunk has what is left, and is not empty"""
-        got = [ex.chunk_schedule(13, 6, 0), ex.chunk_schedule(11, 6, 1), ex.chunk_schedule(10, 6, 1)]
-        expect(got, [[6, 6, 1], [5, 5, 1], [5, 5]])
+        expect(ex.chunk_schedule(13, 6, 0), [6, 6, 1])
+        expect(ex.chunk_schedule(11, 6, 1), [5, 5, 1])
+        expect(ex.chunk_schedule(10, 6, 1), [5, 5])
 
     def test_a_short_prompt_takes_one_step(self, ex):
         """a prompt that fits is read at once"""
-        expect([ex.chunk_schedule(3, 10, 2), ex.chunk_schedule(8, 10, 2)], [[3], [8]])
+        expect(ex.chunk_schedule(3, 10, 2), [3])
+        expect(ex.chunk_schedule(8, 10, 2), [8])
 
     def test_no_room_for_the_prompt(self, ex):
         """if the streams take the whole budget, ValueError is raised"""
@@ -118,13 +124,13 @@ class TestStall:
 
     def test_the_longest_step_is_the_gap(self, ex):
         """with chunks, a stream waits for the longest of the steps"""
-        got = [ex.stall(chunks, 2, 10.0, 1.0, True) for chunks in ([100, 50], [20, 80, 40])]
-        expect([part(one, 0, of=2) for one in got], [112.0, 92.0])
+        for chunks, gap in (([100, 50], 112.0), ([20, 80, 40], 92.0)):
+            expect(part(ex.stall(chunks, 2, 10.0, 1.0, True), 0, of=2), gap, "the largest gap")
 
     def test_the_first_token_waits_for_all_steps(self, ex):
         """the new request has its first token after the last chunk; every step has its base, and serves the streams"""
-        got = [ex.stall(chunks, 2, 10.0, 1.0, True) for chunks in ([100, 50], [25] * 6)]
-        expect([part(one, 1, of=2) for one in got], [174.0, 222.0])
+        for chunks, first in (([100, 50], 174.0), ([25] * 6, 222.0)):
+            expect(part(ex.stall(chunks, 2, 10.0, 1.0, True), 1, of=2), first, "the time to first token")
 
     def test_one_step_for_the_whole_prompt(self, ex):
         """a prompt in one step with the streams (Orca): gap and first token are that step"""
@@ -132,13 +138,13 @@ class TestStall:
 
     def test_prefill_first(self, ex):
         """a prompt that is read alone: the streams wait for all of its steps, and for their own"""
-        got = [ex.stall([150], 2, 10.0, 1.0, False), ex.stall([100, 50], 2, 10.0, 1.0, False)]
-        expect([part(one, 0, of=2) for one in got], [172.0, 182.0])
+        for chunks, gap in (([150], 172.0), ([100, 50], 182.0)):
+            expect(part(ex.stall(chunks, 2, 10.0, 1.0, False), 0, of=2), gap, "the largest gap")
 
     def test_the_first_token_of_prefill_first(self, ex):
         """the new request does not wait for the streams' step"""
-        got = [ex.stall([150], 2, 10.0, 1.0, False), ex.stall([100, 50], 2, 10.0, 1.0, False)]
-        expect([part(one, 1, of=2) for one in got], [160.0, 170.0])
+        for chunks, first in (([150], 160.0), ([100, 50], 170.0)):
+            expect(part(ex.stall(chunks, 2, 10.0, 1.0, False), 1, of=2), first, "the time to first token")
 
     def test_the_gap_in_the_engine(self, ex):
         """the package's own stage 5, on a clock with these costs, has this gap and this time to first token"""

@@ -49,16 +49,17 @@ def over_time(traces: Mapping[str, Trace], theme: str = "light") -> Figure:
     with rc_context(_style(theme)):
         figure = Figure(figsize=(9, 4.5), layout="constrained")
         axes = figure.subplots(3, sharex=True)
+        seconds = max(end - begin for begin, end in map(span, traces.values()))
         for number, (name, trace) in enumerate(traces.items()):
             steps = [record for record in trace if record.work]
             if not steps:
                 raise ValueError(f"nothing was computed in the trace of {name!r}, so there is nothing to draw")
             look = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)], "label": name}
-            times = np.array([record.t1 for record in steps]) - span(trace)[0]
             waiting = [1 + record.waiting.behind if record.waiting else 0 for record in steps]
             used = [record.kv["used"] / record.kv["total"] if record.kv else 0.0 for record in steps]
-            for ax, values in zip(axes, (running(trace), waiting, used), strict=True):
-                ax.stairs(*_peaks(times, np.array(values, float)), **look)
+            curves: list[Sequence[float]] = [running(trace), waiting, used]
+            for ax, values in zip(axes, curves, strict=True):
+                ax.stairs(*_peaks(trace, values, seconds), **look)
         for ax, label in zip(axes, ("running", "waiting", "KV used, share"), strict=True):
             ax.set_ylabel(label)
             ax.set_ylim(bottom=0)
@@ -81,8 +82,9 @@ def sweep(name: str, values: Sequence[Any], found: Sequence[Summary], title: str
             for number, percentile in enumerate(("p50", "p95", "p99")):
                 heights = [scale * (getattr(getattr(s, pick), percentile) or np.nan) for s in found]
                 ax.plot(x, heights, marker="o", linestyle=DASHES[number], color=COLOURS[number], label=percentile)
-            ax.set_yscale("log")
             ax.set_ylabel(label)
+        middle.set_yscale("log")
+        right.set_ylim(bottom=0)
         for ax in (left, middle, right):
             ax.set_xlabel(name)
             ax.set_xticks(x, [f"{value:g}" if isinstance(value, float) else str(value) for value in values])
@@ -135,7 +137,7 @@ def crossover(
             ax.plot(tokens, again, DASHES[0], color=COLOURS[0], label="recompute")
             ax.plot(tokens, moved, DASHES[1], color=COLOURS[1], label="swap")
             cheaper = tokens[again > moved]
-            begins = f"swap from {cheaper[0]} tokens" if len(cheaper) else "recompute"
+            begins = f"swap from {cheaper[0]}" if len(cheaper) else "recompute"
             ax.set_title(f"{name}: {begins}")
             ax.set_ylim(0, 1.2 * moved[-1])
         _outer(figure.axes, columns, "tokens of the victim", "ms")
@@ -151,11 +153,14 @@ def _outer(axes: Sequence[Axes], columns: int, x: str, y: str) -> None:
             ax.set_xlabel(x)
 
 
-def _peaks(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The largest value in each of BINS equal stretches of time, so that no peak is hidden; 0 where nothing ran."""
-    edges = np.linspace(0, times[-1], BINS + 1)
+def _peaks(trace: Trace, values: Sequence[float], seconds: float) -> tuple[np.ndarray, np.ndarray]:
+    """The largest value in each of BINS equal parts of the time, so that no peak is hidden; 0 where nothing ran."""
+    begin = span(trace)[0]
+    edges = np.linspace(0, seconds, BINS + 1)
     peaks = np.zeros(BINS)
-    np.maximum.at(peaks, np.clip(np.searchsorted(edges, times) - 1, 0, BINS - 1), values)
+    for record, value in zip((record for record in trace if record.work), values, strict=True):
+        first, last = (min(BINS - 1, int((t - begin) / seconds * BINS)) for t in (record.t0, record.t1))
+        peaks[first : last + 1] = np.maximum(peaks[first : last + 1], value)
     return peaks, edges
 
 

@@ -147,7 +147,7 @@ def _interval(one: Capacity) -> str:
 
 
 def _narrow(table: Table) -> None:
-    table.box, table.padding, table.show_edge = SIMPLE_HEAD, (0, 1, 0, 0), False
+    table.box, table.padding, table.show_edge = SIMPLE_HEAD, (0, 0), False
 
 
 def _three(values: Percentiles, form: str, scale: float = 1.0) -> str:

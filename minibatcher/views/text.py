@@ -56,7 +56,8 @@ def headline(trace: Trace) -> str:
     numbers = summary(trace)
     return (
         f"{name(trace)}: {numbers.requests} requests, {numbers.steps} steps, {numbers.seconds:,.2f} s, "
-        f"{numbers.output_tokens_per_s:,.1f} output tokens/s, {numbers.wasted_row_share:.0%} of the computed positions wasted"
+        f"{numbers.output_tokens_per_s:,.1f} output tokens/s, "
+        f"{numbers.wasted_row_share:.0%} of the computed positions wasted"
     )
 
 

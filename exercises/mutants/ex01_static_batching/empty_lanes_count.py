@@ -1,4 +1,4 @@
-"""a lane that nobody took has no row
+"""a place that nobody took costs no rows
 
 Fails: test_a_batch_may_be_smaller
 """

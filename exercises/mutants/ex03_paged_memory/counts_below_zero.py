@@ -8,6 +8,7 @@ solution = SharedBlockAllocator
 
 class SharedBlockAllocator(solution):
     def give_back(self, blocks):
+        self.look_up(blocks)
         for block in blocks:
             self.owners[block] -= 1
             if self.owners[block] == 0:

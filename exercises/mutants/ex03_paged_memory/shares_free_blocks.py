@@ -8,5 +8,6 @@ solution = SharedBlockAllocator
 
 class SharedBlockAllocator(solution):
     def share(self, blocks):
+        self.look_up(blocks)
         for block in blocks:
             self.owners[block] += 1

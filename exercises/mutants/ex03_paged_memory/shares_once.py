@@ -1,6 +1,6 @@
 """you noted that a block is shared, and not by how many
 
-Fails: test_the_last_owner_frees_a_block
+Fails: test_the_last_owner_frees_a_block, test_owners_may_leave_together
 """
 
 solution = SharedBlockAllocator
