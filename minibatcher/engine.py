@@ -56,6 +56,7 @@ class Engine:
         self.trace = Trace(self._meta)
         self._future: list[tuple[float, int, Request]] = []  # a heap, by arrival, of those who are not in the queue yet
         self._future_ids: set[str] = set()
+        self._left_out = False  # whether somebody had to wait in the last plan
         self._names, self._order = map(str, itertools.count()), itertools.count()
         self._steps = itertools.count()
 
@@ -88,6 +89,7 @@ class Engine:
             self._let_in()
             scheduler.expire()
             plan = scheduler.schedule()
+            self._left_out = plan.waiting is not None
             schedule_s = clock.now() - t0
             if plan.work or scheduler.news.finished or not self.has_work:
                 return plan, t0, schedule_s
@@ -103,8 +105,9 @@ class Engine:
         """Those whose arrival has come join the queue, if it has room for them."""
         scheduler, now = self.scheduler, self.clock.now()
         while self._future and self._future[0][0] <= now:
-            # Whom a free lane awaits is in the queue for a moment only, and does not count.
-            full = self.max_queue is not None and len(scheduler.waiting) >= self.max_queue + len(scheduler.free_lanes)
+            # Whom a free lane awaits does not count, unless somebody was left out although a lane was free.
+            room = 0 if self._left_out else len(scheduler.free_lanes)
+            full = self.max_queue is not None and len(scheduler.waiting) >= self.max_queue + room
             if full and self.when_full == "wait":
                 return
             request = heapq.heappop(self._future)[2]
