@@ -69,8 +69,8 @@ def run(console: Console, model: str, out: Path, lanes: int, stages: list[str] |
     console.print(memory_table(traces[stage]))
     console.print(
         "A range is room in one piece: for max_model_len, for the next power of two, for max_tokens, or for the true "
-        "length\nthat only an oracle knows. Blocks for max_tokens only avoid the holes between ranges, which is a "
-        "modest gain. Blocks\non demand reserve nothing: that is the large one, and its price is preemptions, where "
+        "length that only an oracle knows. Blocks for max_tokens only avoid the holes between ranges, which is a "
+        "modest gain. Blocks on demand reserve nothing: that is the large one, and its price is preemptions, where "
         "the pool runs out."
     )
     for number in (0, 2):
