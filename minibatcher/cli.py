@@ -88,6 +88,9 @@ def bench(
     simulator: Annotated[
         bool, typer.Option("--simulator", help="Only how many steps a second the engine makes on a modelled GPU.")
     ] = False,
+    costs: Annotated[
+        Path | None, typer.Option(help="Only a load on the model, its trace written there: for `simulate --fit`.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Rounds; the medians are printed.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything that was measured there.")] = None,
     clock: Annotated[str, typer.Option(help="wall; or cpu, for one thread on a busy machine.")] = "wall",
@@ -115,6 +118,16 @@ def bench(
         console.print(f"{median(rates):,.0f} engine steps/s with 32 requests running and no trace (the bar: 8,000).")
         if json_file:
             json_file.write_text(json.dumps({"about": report.machine(), "steps_per_s": rates}) + "\n", encoding="utf-8")
+        return
+    if costs:
+        from minibatcher.measure import calibrate
+        from minibatcher.measure.costs import CostModel
+
+        costs.parent.mkdir(parents=True, exist_ok=True)
+        with console.status("Serving 148 requests to 4, 6, 9 ... 16 clients (minutes on a CPU)"):
+            trace = calibrate.measured(model, clock=calibrate.ProcessorClock() if clock == "cpu" else None)
+        trace.save(costs)
+        console.print(f"{len(trace)} steps in {costs}. Step times: {CostModel.fit(trace).trust}.", markup=False)
         return
     if scheduler:
         from minibatcher.measure import microbench

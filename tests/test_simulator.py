@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from statistics import mean
 
 import pytest
 from architectures import ARCHITECTURES, build
 
-from minibatcher import STAGES, Engine, Request, SamplingParams, StepRecord, Trace
+from minibatcher import STAGES, Engine, Request, SamplingParams, StepRecord, Trace, build_engine
 from minibatcher.measure.architectures import architecture, from_config
+from minibatcher.measure.calibrate import ProcessorClock
+from minibatcher.measure.calibrate import measured as measured_on
 from minibatcher.measure.capacity import serve
 from minibatcher.measure.costs import CostModel, roofline
 from minibatcher.measure.gpus import GPUS, gpu
@@ -30,6 +33,7 @@ from minibatcher.measure.simulator import (
 from minibatcher.measure.workloads import Job, arrivals, describe, lengths, synthetic
 from minibatcher.memory.blocks import BlockAllocator
 from minibatcher.memory.giving_way import GivingWay
+from minibatcher.model.rates import giving_way
 from minibatcher.plan import Plan
 from minibatcher.schedulers.preemptive import PreemptiveScheduler
 
@@ -306,7 +310,7 @@ def test_waiting_for_one_slot_is_that_of_an_m_d_1_queue(load):
     load x D / (2 (1 - load)). One token each, so a request is one step."""
     engine = build_simulated("iteration", max_num_seqs=1, max_model_len=256, keep_trace=False)
     service = engine.runner.costs.step(Shape(100, 1, pairs(100, 100), 100))["seconds"]
-    n = {0.5: 80_000, 0.8: 160_000}[load]
+    n = {0.5: 50_000, 0.8: 200_000}[load]
     jobs = synthetic(n, arrivals("poisson", load / service, seed=7), lengths("100"), lengths("1"))
     trace = serve(engine, simulated_requests(jobs))
     waits = [r.ttft - service for r in requests(trace).values()]
@@ -430,6 +434,14 @@ def test_auto_needs_to_know_the_costs():
         PreemptiveScheduler(allocator=BlockAllocator(24, 4, 64), max_model_len=64, preemption="auto")
 
 
+def test_on_a_cpu_a_swap_is_a_copy_and_always_wins(smollm2):
+    costs = giving_way(smollm2.model, smollm2.layers, block_size=16, tokens=32, blocks=16)
+    for tokens in (100, 1000):
+        assert costs.swap_s(-(-tokens // 16)) < costs.recompute_s(tokens, decodes=4, budget=128)
+    settings = build_engine("preemptive", smollm2, preemption="auto", num_blocks=64).trace.meta["settings"]
+    assert settings["preemption"] == "swap" and settings["num_cpu_blocks"] == 64
+
+
 def test_where_swapping_begins_to_pay():
     """On an H100 short victims ride along; a longer one is moved. B200's copies are no faster than H100's, and its
     FLOPs are: there everything is computed again."""
@@ -496,6 +508,14 @@ def test_a_fitted_model_predicts_a_run():
         for c in (TRUE, costs)
     ]
     assert seconds[1] == pytest.approx(seconds[0], rel=0.02)
+
+
+def test_a_load_on_a_real_model():
+    """What `bench --costs` does; its figures are for a machine at rest and not for a test."""
+    trace = measured_on("tiny", clock=ProcessorClock())
+    assert trace.meta["clock"] == "cpu" and {len(record.work) for record in trace} >= {4, 6, 9, 11, 13, 15, 16}
+    assert CostModel.fit(trace).median_error > 0
+    assert all(a.t1 <= b.t0 + 1e-9 for a, b in pairwise(trace))
 
 
 def test_least_squares_by_hand():

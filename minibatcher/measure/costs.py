@@ -21,8 +21,9 @@ from minibatcher.measure.shapes import Shape, recorded
 from minibatcher.memory.giving_way import GivingWay
 from minibatcher.trace import Trace
 
-# Assumptions, no data sheet has them. The first is about what this engine's own Python takes between two model calls
-# with 32 requests running (`bench --simulator`), the second what one copy between GPU and CPU takes however small.
+# Assumptions, for no data sheet has them: what launching a step's kernels and the Python around it take (this engine's
+# own Python takes a third of it with 32 requests running, see `bench --simulator`), and what one copy between GPU and
+# CPU takes, however small.
 OVERHEAD_S = 1e-4
 COPY_S = 1e-5
 

@@ -14,7 +14,8 @@ from minibatcher.clock import Clock
 from minibatcher.engine import Engine
 from minibatcher.measure.architectures import Architecture, architecture
 from minibatcher.measure.costs import OVERHEAD_S, CostModel, roofline, token_bytes
-from minibatcher.measure.gpus import BYTES, GB, GPU, gpu
+from minibatcher.measure.gpus import BYTES, GB, GPU
+from minibatcher.measure.gpus import gpu as find_gpu
 from minibatcher.measure.shapes import planned, rectangle
 from minibatcher.measure.workloads import Job
 from minibatcher.plan import Plan
@@ -62,7 +63,7 @@ class SimulatedRunner:
 
 def build_simulated(
     stage: str,
-    gpu_name: str = "h100",
+    gpu: str = "h100",
     model: str = "llama-3.1-8b",
     *,
     dtype: str = "bfloat16",
@@ -74,14 +75,14 @@ def build_simulated(
 ) -> Engine:
     """`build_engine` on a modelled GPU. The pool is what the weights leave of the GPU's memory.
 
-    gpu_name: of the table in gpus.py. model: as `architecture` takes it. dtype, tensor_parallel_size, efficiency,
+    gpu: of the table in gpus.py. model: as `architecture` takes it. dtype, tensor_parallel_size, efficiency,
     overhead_s: as `roofline` takes them. settings: those of the stage, with its defaults.
 
     Raises ValueError for what the stage, the GPU or the model cannot do; with the arithmetic where the model, or a
     padded batch of full length, does not fit in the memory.
     """
     chosen = settings_for(stage, settings)
-    device, shape = gpu(gpu_name), architecture(model)
+    device, shape = find_gpu(gpu), architecture(model)
     parts = STAGES[stage]
     costs = roofline(
         device,
@@ -143,9 +144,9 @@ def backend(settings: Settings) -> str:
     return name
 
 
-def padded_lanes(gpu_name: str, model: str, dtype: str, tensor_parallel_size: int, max_model_len: int) -> int:
+def padded_lanes(gpu: str, model: str, dtype: str, tensor_parallel_size: int, max_model_len: int) -> int:
     """The most rows of a padded batch (stage 1) of full length that fit in the memory; at least 1."""
-    tokens = blocks_that_fit(gpu(gpu_name), architecture(model), dtype, tensor_parallel_size, 1, 0.9)
+    tokens = blocks_that_fit(find_gpu(gpu), architecture(model), dtype, tensor_parallel_size, 1, 0.9)
     return max(1, tokens // max_model_len)
 
 
