@@ -56,7 +56,9 @@ Prompt = Annotated[str, typer.Option(help="Tokens: 512, 100..900 or lognormal:50
 Output = Annotated[str, typer.Option(help="Tokens, written in the same way.")]
 Arrivals = Annotated[str, typer.Option("--arrivals", help=f"{', '.join(ARRIVALS)}; replay: the trace's, stretched.")]
 MaxTokens = Annotated[int | None, typer.Option(help="What requests ask for; else the longest output of the workload.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A setting of the stage, NAME=VALUE; may be repeated.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of the stage: max_num_seqs=64 ...; may be repeated.")
+]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures there.")]
 Picture = Annotated[Path | None, typer.Option(help="Write a picture there (.png, .svg or .pdf).")]
 
@@ -77,7 +79,7 @@ class Source:
             raise ValueError(f"--arrivals {self.arrivals} is unknown: choose from {', '.join(ARRIVALS)}, replay")
         if self.traced and rate is None:
             return list(self.traced)
-        if self.traced and rate and self.arrivals == "replay":
+        if self.traced and rate is not None and self.arrivals == "replay":
             return at_rate(self.traced, rate)
         if self.arrivals == "replay":
             raise ValueError("--arrivals replay takes the pattern of a trace: give one with --replay FILE")
@@ -165,6 +167,8 @@ def simulate(
     by_clients = clients is not None or varied == "clients"
     if trace and (sweep or policies):
         raise ValueError("--trace is for a single run: leave out --sweep and --policies")
+    if policies and (sweep or picture):
+        raise ValueError("--policies prints a table: leave out --sweep and --picture")
     if by_clients and (rate is not None or varied == "rate"):
         raise ValueError("a rate and clients exclude each other: clients send when they were answered")
     prepare(trace, json_file, picture)
@@ -172,7 +176,7 @@ def simulate(
     machine = Machine(gpu, model, dtype, tensor_parallel_size, efficiency, fitted(fit))
     given = parse_settings(settings)
     if policies:
-        show_policies(machine, given, source.jobs(rate, seed), max_tokens)
+        show_policies(machine, given, source.jobs(rate, seed), max_tokens, json_file)
         return
     runs: dict[str, Trace] = {}
     with progress_bar() as bar:
@@ -213,12 +217,17 @@ def simulate(
     console.print(f"{title}. Step times: {costs_of(ran).trust}.")
 
 
-def show_policies(machine: Machine, given: Settings, jobs: Sequence[Job], max_tokens: int | None) -> None:
+def show_policies(
+    machine: Machine, given: Settings, jobs: Sequence[Job], max_tokens: int | None, json_file: Path | None
+) -> None:
     """The table of the vLLM paper's memory policies, on this machine's pool and step times."""
     meta = machine.build("kernel", with_length(given, jobs)).trace.meta
     pool = {name: meta["settings"][name] for name in ("num_blocks", "block_size", "max_model_len", "max_num_seqs")}
+    found = list(compare(CostModel(**meta["costs"]), jobs, **pool, max_tokens=max_tokens))
+    if json_file:
+        write_json(json_file, {"workload": asdict(describe(jobs)), "meta": meta, "policies": list(map(asdict, found))})
     console.print(tables.workload(describe(jobs)))
-    console.print(tables.policies(compare(CostModel(**meta["costs"]), jobs, **pool, max_tokens=max_tokens)))
+    console.print(tables.policies(found))
 
 
 def capacity(

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 from minibatcher import STAGES, Trace, cli
+from minibatcher.measure.architectures import architecture
 from minibatcher.measure.capacity import capacity, limited_by, missed, objectives
-from minibatcher.measure.costs import CostModel
+from minibatcher.measure.costs import CostModel, roofline
+from minibatcher.measure.gpus import gpu
 from minibatcher.measure.metrics import summary
 from minibatcher.measure.replay import replay
 from minibatcher.measure.shapes import Shape, pairs
 from minibatcher.measure.simulator import build_fitted, build_simulated, padded_lanes, simulated_requests
 from minibatcher.measure.workloads import Job, arrivals, lengths, resampled, synthetic
+from minibatcher.views import curves
 
 AZURE = Path(__file__).parents[2] / "shared" / "data" / "AzureLLMInferenceTrace_code.csv"
 
@@ -157,6 +160,29 @@ def test_the_ladder_on_the_azure_trace():
     assert rates["preemptive"] > rates["chunked"] and rates["paged"] > 1.2 * rates["iteration"]
 
 
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pictures_of_whole_runs(theme, tmp_path):
+    jobs = synthetic(60, arrivals("poisson", 30.0, 1), lengths("lognormal:200:1"), lengths("lognormal:30:1"), 1)
+    runs = {}
+    for name, settings in (("no limit", {}), ("max_queue=2", {"max_queue": 2})):
+        engine = build_simulated("preemptive", "l4", "llama-3.2-1b", max_num_seqs=4, max_model_len=4096, **settings)
+        runs[name] = engine.run(simulated_requests(jobs))
+    over_time = curves.over_time(runs, theme)
+    heights = [patch.get_data().values.max() for patch in over_time.axes[1].patches]
+    assert heights[0] == summary(runs["no limit"]).max_waiting > heights[1] == 2
+    devices = {name: roofline(gpu(name), architecture("llama-3.1-8b")).giving_way for name in ("a100", "h100", "b200")}
+    crossover = curves.crossover(devices, decodes=32, budget=512, block_size=16, theme=theme)
+    titles = [ax.get_title("left") for ax in crossover.axes]
+    assert titles[0].startswith("a100: swap from") and titles[2] == "b200: recompute"
+    for figure in (over_time, crossover, curves.workload(jobs, theme=theme)):
+        figure.savefig(tmp_path / "picture.png")
+    with pytest.raises(ValueError, match="nothing was computed in the trace of 'empty'"):
+        curves.over_time({"empty": Trace()})
+
+
 # -- the commands -----------------------------------------------------------------------------------------------------
 
 
@@ -217,8 +243,10 @@ def test_sweeps(run, tmp_path, sweep, words):
 def test_clients_policies_and_replay(run, tmp_path):
     code, out, _ = run("simulate", "--clients", "4", "--requests", "20", "--output", "5", "--set", "max_num_seqs=2")
     assert code == 0 and "all at once" in out
-    code, out, _ = run("simulate", "--policies", "--arrivals", "at-once", "--requests", "30", "--set", "num_blocks=900")
+    table = ["--policies", "--arrivals", "at-once", "--requests", "30", "--set", "num_blocks=900"]
+    code, out, _ = run("simulate", *table, "--json", str(tmp_path / "p.json"))
     assert code == 0 and "paged, on demand" in out and "ranges, pow2" in out
+    assert len(json.loads((tmp_path / "p.json").read_text())["policies"]) == 11
     (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,48,10\n")
     code, out, _ = run("simulate", "--replay", str(tmp_path / "t.csv"))
     assert code == 0 and "1 length" in out
@@ -260,6 +288,8 @@ BAD_USE = [
     (["simulate", "--sweep", "speed=1,2", "--rate", "1"], "write NAME=FIRST..LAST"),
     (["simulate", "--rate", "3", "--arrivals", "replay"], "give one with --replay FILE"),
     (["simulate", "--rate", "3", "--sweep", "gpu=l4", "--trace", "t"], "--trace is for a single run"),
+    (["simulate", "--rate", "3", "--policies", "--picture", "p.png"], "--policies prints a table"),
+    (["simulate", "--rate", "-3", "--replay", "TRACE", "--arrivals", "replay"], "rate=-3.0 is not allowed"),
     (["simulate", "--replay", "nowhere.csv"], "nowhere.csv"),
     (["capacity", "--slo", "fast=1"], "is no objective"),
     (["capacity", "--slo", "ttft_p99=1", "--stage", "best"], "unknown stage 'best'"),
@@ -267,7 +297,9 @@ BAD_USE = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD_USE)
-def test_bad_use_ends_with_2_and_a_sentence(run, arguments, message):
+def test_bad_use_ends_with_2_and_a_sentence(run, tmp_path, arguments, message):
+    (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,48,10\n")
+    arguments = [str(tmp_path / "t.csv") if text == "TRACE" else text for text in arguments]
     code, _, err = run(*arguments)
     assert code == 2 and message in err.replace("\n", " ") and "Traceback" not in err
 

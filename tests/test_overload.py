@@ -113,6 +113,25 @@ def test_deadlines_pass_outside_too():
     assert longest_wait(trace) <= 3.0 + 0.1
 
 
+def test_those_whose_deadline_passed_outside_do_not_stand_in_the_door():
+    stub = engine("iteration", max_num_seqs=1)
+    eng = Engine(stub.scheduler, stub.runner, stub.clock, max_queue=0, when_full="wait")
+    late = [request(f"late{i}", arrival=0.0, deadline_s=3.0) for i in range(5)]
+    trace = eng.run([request("first", max_tokens=8, arrival=0.0), *late, request("last", arrival=5.0)])
+    ends = [number for number, record in enumerate(trace) if ("first", "length") in record.finished]
+    begins = [number for number, record in enumerate(trace) if "last" in record.admitted]
+    assert begins == [ends[0] + 1] and {id for id, _ in trace[begins[0]].finished} == {r.request_id for r in late}
+
+
+def test_a_lane_without_memory_is_no_place():
+    """20 lanes, and blocks for two requests: the lanes that stay free let nobody in beyond the queue's limit."""
+    jobs = synthetic(60, arrivals("steady", 20.0), lengths("100"), lengths("100"))
+    eng = build_simulated("paged", max_num_seqs=20, max_model_len=256, num_blocks=26, max_queue=3)
+    trace = eng.run(simulated_requests(jobs))
+    assert max(waiting(trace)) == 3 and summary(trace).max_running == 2
+    assert summary(trace).finish_reasons["error"] > 20
+
+
 def test_clients_that_wait_for_answers_do_not_overload():
     eng = build_simulated("preemptive", max_num_seqs=2, max_model_len=128)
     jobs = synthetic(50, arrivals("at-once", 1.0), lengths("20"), lengths("100"))

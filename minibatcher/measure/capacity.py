@@ -49,7 +49,7 @@ def missed(figures: Summary, limits: Objectives) -> list[str]:
     for name, limit in limits.items():
         time, percentile = name.split("_")
         value = getattr(getattr(figures, time), percentile)
-        if value is None or value > limit:
+        if value is not None and value > limit:  # answers of one token have no gaps, and meet any ITL and TPOT
             out.append(name)
     good = sum(figures.finish_reasons.get(reason, 0) for reason in (FinishReason.STOP, FinishReason.LENGTH))
     return out if good == figures.requests else [*out, "finished"]
@@ -60,7 +60,7 @@ class Capacity:
     """rate: requests/s, the mean over seeds; low, high: its 95% confidence interval (equal to it for one seed).
 
     figures: of the run at the highest rate that meets the objectives. missed: what the next higher rate tried misses.
-    shares: of that run's busy time, by what limited it; limit: the largest.
+    shares: of that run's busy time, by what held it up; limit: the largest.
     """
 
     rate: float
@@ -95,9 +95,10 @@ def capacity(
 ) -> Capacity:
     """The highest rate at which all objectives are met: a bisection for each seed.
 
-    load: the jobs at a rate; the same seed must give the same jobs, only closer or farther
-    apart. max_tokens: as for `simulated_requests`. told: called before each run. Raises ValueError when even one
-    request in a thousand seconds is too much.
+    load: the same seed must give the same jobs at every rate, only closer or farther apart. max_tokens: as for
+    `simulated_requests`. told: called before each run, with the seed and the rate.
+
+    Raises ValueError when even one request in a thousand seconds is too much, or no rate is.
     """
     found: list[float] = []
     rate = 1.0
