@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from minibatcher import simulate
+from minibatcher.doctor import use_threads
 from minibatcher.stages import DEFAULT_STAGE, STAGES
 
 app = typer.Typer(
@@ -184,12 +184,6 @@ def doctor() -> None:
     from minibatcher import doctor as examine
 
     raise typer.Exit(examine.run(console))
-
-
-def use_threads(threads: int) -> None:
-    """Half of the cores by default: two OpenMP threads that wait for a busy core can be ten times slower than one."""
-    if threads or "OMP_NUM_THREADS" not in os.environ:
-        os.environ["OMP_NUM_THREADS"] = str(threads or max(1, (os.cpu_count() or 2) // 2))
 
 
 def main() -> None:

@@ -114,3 +114,9 @@ def model() -> Finding:
         return "model smollm2", load.where("smollm2"), ""
     except ValueError:
         return "model smollm2", "missing", load.TWO_WAYS
+
+
+def use_threads(threads: int) -> None:
+    """Half of the cores by default: two OpenMP threads that wait for a busy core can be ten times slower than one."""
+    if threads or "OMP_NUM_THREADS" not in os.environ:
+        os.environ["OMP_NUM_THREADS"] = str(threads or max(1, (os.cpu_count() or 2) // 2))

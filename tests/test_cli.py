@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from minibatcher import LLM, STAGES, SamplingParams, Trace, cli
+from minibatcher import LLM, STAGES, SamplingParams, Trace, cli, doctor
 from minibatcher.demo import prompts
 from minibatcher.measure.metrics import summary
 from minibatcher.model import load
@@ -111,13 +111,13 @@ def test_python_m_does_the_same():
 
 def test_threads_are_half_of_the_cores_unless_given(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    cli.use_threads(0)
+    doctor.use_threads(0)
     assert os.environ["OMP_NUM_THREADS"] == "7"
-    cli.use_threads(3)
+    doctor.use_threads(3)
     assert os.environ["OMP_NUM_THREADS"] == "3"
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    cli.use_threads(0)
+    doctor.use_threads(0)
     assert os.environ["OMP_NUM_THREADS"] == "6"
 
 

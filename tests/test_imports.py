@@ -64,6 +64,7 @@ LINES = [
     ("llm.py",),
     ("views/",),
     ("demo.py", "doctor.py", "simulate.py", "grading/"),
+    ("lesson.py",),
     ("cli.py",),
 ]
 ANYWHERE = ("__init__.py", "__main__.py")  # the front doors
