@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
+console_of_errors = Console(stderr=True)  # what is not part of the answer
 
 Model = Annotated[str, typer.Option(help="smollm2, tiny, a folder, or an id on the Hugging Face hub.")]
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 is half of the cores, or OMP_NUM_THREADS if set.")]
@@ -71,6 +72,8 @@ def generate(
     for piece in llm.stream(question, params):
         print(piece, end="", flush=True)
     print()
+    if any(reason == "length" for _, reason in llm.trace[-1].finished):
+        console_of_errors.print(f"(cut after {max_tokens} tokens; --max-tokens allows more)", style="dim")
     if trace:
         llm.trace.save(trace)
 
@@ -96,12 +99,14 @@ def bench(
     clock: Annotated[str, typer.Option(help="wall; or cpu, for one thread on a busy machine.")] = "wall",
     threads: Threads = 0,
 ) -> None:
-    """Measure the engine beside transformers and the bare model: 10 minutes on a quiet CPU; --scheduler: half a minute.
+    """Measure the engine beside transformers and the bare model.
 
-    Comparisons: throughput, bare, bare-600, uneven, memory, paged, preemption; with --scheduler: steady, changing,
-    tensors-100, tensors-1000 and the like. All sides run in turn in one process, so other programs slow all of them;
-    look at the ratios.
-    """
+    Ten minutes on a quiet CPU; --scheduler: half a minute. All sides run in
+    turn in one process, so other programs slow all of them: look at the ratios.
+
+    For --only: throughput, bare, bare-600, uneven, memory, paged, preemption;
+    with --scheduler: steady, changing, tensors-100, tensors-1000 and the like.
+    """  # short lines: the help keeps them as they are
     use_threads(threads)
     from minibatcher.measure import report
 
@@ -191,7 +196,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError) as error:
-        Console(stderr=True).print(f"[bold red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        console_of_errors.print(f"[bold red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
 

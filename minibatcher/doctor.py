@@ -23,7 +23,7 @@ def run(console: Console) -> int:
         table.add_row(*finding)
     console.print(table)
     missing = [what for what, found, _ in findings if found == "missing"]
-    console.print(f"Missing: {', '.join(missing)}." if missing else "Everything the built stages need is here.")
+    console.print(f"Missing: {', '.join(missing)}." if missing else "Everything the stages need is here.")
     return 1 if missing else 0
 
 

@@ -48,7 +48,12 @@ def run(name: str, s: Summary) -> Table:
         ("wasted rows", _share(s.wasted_row_share)),
         ("MFU, MBU while busy", f"{_share(s.mfu)}, {_share(s.mbu)}"),
     ]
-    return _table("", ["", name], rows)
+    table = _table("", ["", name], rows)
+    table.caption = (
+        "TTFT: time to the first token. ITL: gap between two tokens. E2E: to the last token. MFU, MBU: share of the "
+        "GPU's FLOPs and of its memory bandwidth that steps use"
+    )
+    return table
 
 
 def sweep(varied: str, runs: Mapping[str, Summary]) -> Table:
