@@ -24,8 +24,8 @@ class TestOnlineSoftmax:
     def test_tiles_give_what_the_whole_gives(self, ex):
         """the answer is that of one softmax over all scores, however they are cut"""
         scores, values = numbers(12), numbers(12, 3, seed=1)
-        got = [ex.online_softmax(cut(scores, values, *sizes), 3) for sizes in ([12], [4, 4, 4], [1, 9, 2])]
-        expect(got, [softmax(scores, values)] * 3)
+        for sizes in ([12], [4, 4, 4], [1, 9, 2]):
+            expect(ex.online_softmax(cut(scores, values, *sizes), 3), softmax(scores, values))
 
     def test_the_highest_score_may_come_late(self, ex):
         """what was summed before a higher score came is shrunk: the sum and the mixture"""
@@ -50,8 +50,8 @@ class TestOnlineSoftmax:
     def test_who_sees_nothing_gets_zeros(self, ex):
         """if no key may be seen the answer is 0, not 0 / 0"""
         hidden = torch.full((2,), -torch.inf)
-        got = [ex.online_softmax([], 2), ex.online_softmax([(hidden, numbers(2, 2))], 2)]
-        expect(got, [[0.0, 0.0], [0.0, 0.0]])
+        for tiles in ([], [(hidden, numbers(2, 2))]):
+            expect(ex.online_softmax(tiles, 2), [0.0, 0.0])
 
     def test_a_tile_is_not_kept(self, ex):
         """a tile's memory is used for the next one: only the three running values are kept"""
@@ -105,8 +105,9 @@ class TestPagedDecode:
 
     def test_the_context_ends_inside_a_block(self, ex):
         """what is behind the context was never written, and is not read: here it is NaN"""
-        pools = [Pool(context, 4, 1, 2, [2, 0, 3]) for context in (1, 5, 7)]
-        expect([pool.answer(ex) for pool in pools], [pool.expected() for pool in pools])
+        for context in (1, 5, 7):
+            pool = Pool(context, 4, 1, 2, [2, 0, 3])
+            expect(pool.answer(ex), pool.expected())
 
     def test_every_token_of_the_context_counts(self, ex):
         """the last token of the context, which was just written, is one of those that are seen"""
@@ -117,7 +118,8 @@ class TestPagedDecode:
     def test_scores_are_scaled(self, ex):
         """scores are multiplied by `scale` before the softmax"""
         pool = Pool(context=5, block_size=4, num_kv_heads=1, head_dim=4, block_table=[0, 1])
-        expect([pool.answer(ex, 0.1), pool.answer(ex, 2.0)], [pool.expected(0.1), pool.expected(2.0)])
+        for scale in (0.1, 2.0):
+            expect(pool.answer(ex, scale), pool.expected(scale))
 
     def test_query_heads_in_groups(self, ex):
         """neighbouring query heads share a key/value head"""
@@ -156,18 +158,16 @@ class TestMerge:
 
     def test_large_sums_do_not_overflow(self, ex):
         """exp(1000) is infinite and exp(-1000) is 0: only differences are exponentiated"""
-        got, expected = [], []
         for shift in (1000.0, -1000.0):
             a, b, whole = self.parts(shift)
-            got.append(ex.merge(*a, *b))
-            expected.append(whole)
-        expect(got, expected)
+            expect(ex.merge(*a, *b), whole)
 
     def test_an_empty_part_changes_nothing(self, ex):
         """a part without a key has lse = -inf, and no weight"""
         a, _, _ = self.parts()
         empty = torch.zeros(2, 3).double(), torch.full((2,), -torch.inf).double()
-        expect([ex.merge(*a, *empty), ex.merge(*empty, *a)], [a, a])
+        for pair in ((a, empty), (empty, a)):
+            expect(ex.merge(*pair[0], *pair[1]), a)
 
     def test_two_empty_parts_are_empty(self, ex):
         """of two parts without a key the answer is 0, and lse is -inf"""
