@@ -18,7 +18,8 @@ class Runner(Protocol):
     def execute(self, plan: Plan) -> Mapping[Request, int | None]:
         """Run the model over the plan's work and change no request.
 
-        Returns the sampled token of each request whose gap closes; None where its logits were not finite.
+        Returns the sampled token of each request whose gap closes; None where its logits were not finite. A runner on
+        a GPU then has `busy_s`, how long it worked; a modelled one has `cost`, the terms of its time.
         """
 
 
@@ -65,22 +66,35 @@ class Engine:
         # schedule (in _next_plan), execute, commit; all else is time, arrivals and faults.
         plan, t0, schedule_s = self._next_plan()
         sampled: Mapping[Request, int | None] = {}
-        cost = None
+        cost = device = None
         try:
             if plan.work:
                 sampled = self.runner.execute(plan)
                 cost = getattr(self.runner, "cost", None)  # a modelled GPU says what the step's time was made of
+                device = self._device_times(t0)
         except BaseException as error:
             self.scheduler.fail(plan, error)
             if not isinstance(error, Exception):  # Ctrl-C: the step is told, and the caller decides
                 raise
         finally:
             record = self.scheduler.commit(plan, sampled)
-            record.step, record.t0, record.t1, record.schedule_s = next(self._steps), t0, self.clock.now(), schedule_s
-            record.cost = cost
+            record.step, record.schedule_s, record.cost = next(self._steps), schedule_s, cost
+            record.t0, record.t1 = device or (t0, self.clock.now())
             if self.keep_trace:
                 self.trace.append(record)
         return record
+
+    def _device_times(self, t0: float) -> tuple[float, float] | None:
+        """When a GPU began and ended its work for this step, which began at t0; None where there is none.
+
+        It says itself how long it worked, and it ends now: the runner has waited for its tokens. So each step is put
+        on the engine's clock anew, and the two clocks cannot drift apart.
+        """
+        seconds = getattr(self.runner, "busy_s", None)
+        if seconds is None:
+            return None
+        now = self.clock.now()
+        return max(t0, now - seconds), now
 
     def _next_plan(self) -> tuple[Plan, float, float]:
         scheduler, clock = self.scheduler, self.clock

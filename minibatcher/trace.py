@@ -73,9 +73,9 @@ class Waiting(NamedTuple):
 @dataclass(slots=True)
 class StepRecord:
     step: int = 0
-    t0: float = 0.0  # seconds on the engine's clock: the step begins
+    t0: float = 0.0  # seconds on the engine's clock: the step begins; on a GPU, the GPU begins to work for it
     t1: float = 0.0  # its tokens are out
-    schedule_s: float = 0.0  # spent in schedule()
+    schedule_s: float = 0.0  # spent in schedule(); on a GPU that is before t0
     work: list[Work] = field(default_factory=list)
     emitted: dict[str, list[int]] = field(default_factory=dict)  # id -> the step's new tokens
     arrived: list[Arrival] = field(default_factory=list)

@@ -484,6 +484,14 @@ def test_a_fit_finds_what_was_there(overlap):
     assert "mfu" not in costs.step(Shape(tokens=1))
 
 
+def test_a_fit_counts_the_time_between_the_steps_of_a_gpu():
+    trace = measured(TRUE, 0.01)
+    for number, record in enumerate(trace):  # 2 ms in which Python schedules and the GPU waits
+        record.t0, record.t1 = record.t0 + 0.002 * number, record.t1 + 0.002 * number
+    assert CostModel.fit(trace).overhead == pytest.approx(0.002, abs=1e-4)
+    assert CostModel.fit(measured(TRUE, 0.01)).overhead == pytest.approx(0.0, abs=1e-4)
+
+
 def test_a_fit_that_misses_the_bar_says_so():
     costs = CostModel.fit(measured(TRUE, noise=0.6))
     assert costs.median_error > 0.10 and "that misses the aim of 10% a step and 5% in all" in costs.trust

@@ -17,6 +17,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex, to_rgb
 
 from minibatcher.trace import Arrival, BlockMove, Preemption, StepRecord, Trace, Waiting, Work
+from minibatcher.views.device import busy_from, busy_share, busy_shares
 from minibatcher.views.figure import block_map, compare, draw, grid, rows
 from minibatcher.views.perfetto import events, to_perfetto
 from minibatcher.views.states import CODE, STATES, Owned, owners, preemptions
@@ -138,6 +139,7 @@ def long_trace(lanes: int, steps: int, kv: bool = True) -> Trace:
 def traces(draw_value) -> Trace:
     """Random work in random lanes; steps follow one another with or without a gap and may take no time."""
     trace, now = Trace(), draw_value(st.floats(0, 1e5))
+    trace.meta["device"] = draw_value(st.sampled_from(["cpu", "cuda:0"]))
     for step in range(draw_value(st.integers(0, 12))):
         t0 = now + draw_value(st.sampled_from([0.0, 1e-9, 0.3]))
         now = t0 + draw_value(st.floats(0, 2))
@@ -225,6 +227,23 @@ def test_each_state_has_its_own_sign_and_colour():
         assert len({getattr(state, look) for state in STATES}) == len(STATES)
     assert all(len(state.sign) == 1 and state.sign.isascii() for state in STATES)
     assert IDLE == 0  # a picture's empty cells
+
+
+# -- the device -------------------------------------------------------------------------------------------------------
+
+
+def test_when_the_device_is_busy():
+    trace = static_trace()
+    assert [busy_from(trace, record) for record in trace] == [1.25, 2.0, 2.5, 3.5]  # scheduling comes first
+    assert list(busy_shares(trace)) == [0.75, 1, 1, 0.5]
+    assert busy_share(trace) == pytest.approx(2.25 / 3)
+    trace.meta["device"] = "cuda:0"  # its own times: it was scheduled before
+    assert busy_from(trace, trace[0]) == 1.0 and busy_share(trace) == pytest.approx(2.5 / 3)
+    trace[3].work = []
+    assert busy_from(trace, trace[3]) == 4.0 and list(busy_shares(trace))[3] == 0
+    modelled = Trace({}, [StepRecord(t1=2.0, work=[Work("a", 0, "decode", 1, 1)], cost={"overhead": 0.5})])
+    assert busy_share(modelled) == 0.75  # until its kernels are launched it waits
+    assert busy_share(Trace()) == 0 and list(busy_shares(Trace())) == []
 
 
 # -- characters -------------------------------------------------------------------------------------------------------
@@ -327,10 +346,15 @@ def hatched(figure) -> int:
     return sum(len(patch.get_path().vertices) // 5 for patch in figure.axes[0].patches if patch.get_hatch())
 
 
+def strips(figure) -> list[str]:
+    """What its panels are called; the device's says it in a text of its own."""
+    return [ax.get_ylabel() or ax.texts[0].get_text() for ax in figure.axes]
+
+
 def test_picture_by_steps():
     figure = draw(static_trace())
     assert cells(figure) == grid(static_trace()).tolist()
-    assert [ax.get_ylabel() for ax in figure.axes] == ["lane", "tokens", "waiting"]  # no pool, no KV strip
+    assert strips(figure) == ["lane", "tokens", "waiting", "device busy 75%"]  # no pool, no KV strip
     assert figure.axes[0].get_title("left") == headline(static_trace())
     decode, prefill, _recompute, wasted = (patch.get_data() for patch in figure.axes[1].patches)
     assert decode.values.tolist() == [0, 2, 1, 0]
@@ -354,6 +378,17 @@ def test_picture_by_time():
     assert draw(trace, x="time").axes[-1].get_xlabel() == "modelled seconds"
 
 
+def test_the_device_is_busy_for_a_share_of_each_step_and_waits_in_the_gaps():
+    by_step = draw(static_trace()).axes[3].patches[0].get_data()
+    assert by_step.values.tolist() == [0.75, 1, 1, 0.5]  # step 0 is scheduled for 0.25 s, and step 3 comes 0.5 s late
+    by_time = draw(static_trace(), x="time").axes[3].patches[0].get_data()
+    assert by_time.edges.tolist() == [0.75, 1.5, 1.5, 2.0, 2.0, 2.5, 3.0, 3.5]
+    assert by_time.values.tolist() == [1, 0, 1, 0, 1, 0, 1]
+    hair = static_trace()
+    hair[1].t0, hair[1].t1 = 2.002, 2.005  # the gap does not show, and counts
+    assert draw(hair, x="time").axes[3].patches[0].get_data().values[2] == pytest.approx(0.6)
+
+
 def test_picture_by_request_and_time_shows_waiting_from_the_arrival():
     figure = draw(static_trace(), by="request", x="time")
     (bars,) = [patch for patch in figure.axes[0].patches if not patch.get_hatch()]
@@ -364,7 +399,7 @@ def test_picture_by_request_and_time_shows_waiting_from_the_arrival():
 
 def test_strips_of_pool_and_budget():
     figure = draw(long_trace(8, 40))
-    assert [ax.get_ylabel() for ax in figure.axes] == ["lane", "tokens", "waiting", "KV tokens"]
+    assert strips(figure) == ["lane", "tokens", "waiting", "KV tokens", "device busy 100%"]
     used, unused = (patch.get_data() for patch in figure.axes[3].patches)
     assert set(used.values) == {200}
     assert set(unused.values - unused.baseline) == {160}
@@ -466,17 +501,20 @@ def test_block_map_leaves_out_what_was_never_used():
 
 def test_compare_has_one_scale():
     figure = compare(static_trace(), long_trace(8, 40, kv=False))
-    assert [ax.get_ylabel() for ax in figure.axes] == ["lane", "tokens", "waiting"] * 2
+    names = ["lane", "tokens", "waiting"]
+    assert strips(figure) == [*names, "device busy 75%", *names, "device busy 100%"]
     assert {ax.get_xlim() for ax in figure.axes} == {(-0.5, 39.5)}
+    assert all(figure.axes[i].get_ylim() == figure.axes[4 + i].get_ylim() for i in (1, 2, 3))
+    assert [bool(ax.get_xlabel()) for ax in figure.axes] == [False] * 7 + [True]
     assert cells(figure, 0) == grid(static_trace()).tolist()
-    assert np.shape(cells(figure, 3)) == (8, 40)
+    assert np.shape(cells(figure, 4)) == (8, 40)
 
 
 def test_compare_says_what_differs():
     fast = static_trace()
     for record in fast:
         record.t0, record.t1 = 0.5 + (record.t0 - 0.5) / 2, 0.5 + (record.t1 - 0.5) / 2
-    titles = [ax.get_title("left") for ax in compare(static_trace(), fast).axes[::3]]
+    titles = [ax.get_title("left") for ax in compare(static_trace(), fast).axes[::4]]
     assert titles == [headline(static_trace()), f"{headline(fast)} (2.00 times the tokens/s above)"]
 
 
@@ -516,7 +554,7 @@ def test_what_is_imported():
 def test_perfetto_events():
     out = events(static_trace())
     names = {event["tid"]: event["args"]["name"] for event in out if event["name"] == "thread_name"}
-    assert list(names.values()) == ["engine", "lane 00", "lane 01", "requests"]
+    assert list(names.values()) == ["device", "engine", "lane 00", "lane 01", "requests"]
 
     def on(track: str) -> list[tuple]:
         of_track = [event for event in out if event["ph"] in "Xi" and names[event["tid"]] == track]
@@ -524,6 +562,8 @@ def test_perfetto_events():
 
     # Microseconds since a's arrival at 0.5 s.
     assert on("engine")[:2] == [("schedule", 0.5e6, 0.25e6), ("execute", 0.75e6, 0.75e6)]
+    assert on("device")[1:] == [("busy", 1.5e6, 0.5e6), ("busy", 2.0e6, 0.5e6), ("busy", 3.0e6, 0.5e6)]
+    assert on("device")[0] == ("busy", 0.75e6, 0.75e6)
     assert on("lane 00") == [
         ("prefill a", 0.5e6, 1e6),
         ("decode a", 1.5e6, 0.5e6),
@@ -549,10 +589,20 @@ def test_perfetto_events():
     assert not any(name == "kv tokens" for name, _, _ in counters)
 
 
+def test_perfetto_with_a_gpus_own_times():
+    trace = static_trace()
+    trace.meta["device"], trace[3].schedule_s = "cuda:0", 0.125
+    names = ("schedule", "execute", "busy")
+    spans = [(event["name"], event["ts"], event["dur"]) for event in events(trace) if event["name"] in names]
+    # It was scheduled before the device began, as far as there was time.
+    assert spans[:3] == [("schedule", 0.25e6, 0.25e6), ("execute", 0.5e6, 1e6), ("busy", 0.5e6, 1e6)]
+    assert spans[9:] == [("schedule", 2.875e6, 0.125e6), ("execute", 3e6, 0.5e6), ("busy", 3e6, 0.5e6)]
+
+
 def test_perfetto_tracks_of_many_lanes_sort_by_number():
     trace = Trace({}, [StepRecord(work=[Work(str(lane), lane, "decode", 1, 5) for lane in (120, 3, 45)])])
     names = [event["args"]["name"] for event in events(trace) if event["name"] == "thread_name"]
-    assert names == sorted(names) == ["engine", "lane 003", "lane 045", "lane 120", "requests"]
+    assert names == sorted(names) == ["device", "engine", "lane 003", "lane 045", "lane 120", "requests"]
 
 
 def test_perfetto_counts_the_pool():
@@ -583,4 +633,4 @@ def test_perfetto_file(tmp_path):
     assert data["traceEvents"] == events(static_trace())
     assert data["otherData"]["stage"] == "static"
     to_perfetto(Trace(), path)
-    assert [event["ph"] for event in json.loads(path.read_text())["traceEvents"]] == ["M", "M", "M"]
+    assert [event["ph"] for event in json.loads(path.read_text())["traceEvents"]] == ["M"] * 4

@@ -14,9 +14,9 @@ from nbclient import NotebookClient
 from stub import engine, request
 from traitlets import TraitError
 
-from minibatcher.trace import Preemption, StepRecord, Trace, Work
+from minibatcher.trace import Arrival, Preemption, StepRecord, Trace, Waiting, Work
 from minibatcher.views import widget
-from minibatcher.views.feed import feed
+from minibatcher.views.feed import feed, notes, what_is_done
 from minibatcher.views.html import to_html
 from minibatcher.views.predict import Predict
 from minibatcher.views.states import STATES
@@ -52,6 +52,37 @@ def test_a_feed_keeps_what_the_trace_has():
     gone = Preemption("a", "swap", "memory", 0, 2, "request 'b' needs a block, 0 free")
     record = StepRecord(preempted=[gone], work=[Work("b", 0, "decode", 1, 3)], cost={"seconds": 0.1})
     assert parsed(feed(Trace({}, [record]))["traces"][0]["lines"].partition("\n")[2]) == [record]
+
+
+def test_a_step_in_words():
+    gone = Preemption("b", "recompute", "memory", 4, 0, "request 'a' needs a block, 0 free")
+    swapped = gone._replace(id="c", mode="swap", tokens=0, blocks=1)
+    record = StepRecord(
+        t0=1.0,
+        t1=3.0,
+        schedule_s=0.5,
+        work=[Work("a", 0, "decode", 1, 5), Work("d", 2, "prefill", 3, 3), Work("d", 2, "wasted", 2, 3)],
+        arrived=[Arrival(f"r{i}", 0.0, 3, 4) for i in range(10)],
+        finished=[("a", "length")],
+        preempted=[gone, swapped, gone._replace(cause="turn")],
+        waiting=Waiting("b", "needs 2 blocks, 0 free", 11),
+        kv={"used": 8, "total": 12, "reserved": 3, "internal": 1, "external": 0},
+        budget=32,
+        cost={"seconds": 0.01, "weights": 0.00912, "overhead": 1e-6, "mfu": 0.0041, "mbu": 0.28},
+    )
+    ((busy, said, why),) = notes(Trace({"settings": {"max_num_seqs": 4}}, [record]), [record])
+    assert busy == pytest.approx(1.5 - 1e-6)
+    assert said == (
+        "6 tokens of a budget of 32: 1 decode, 3 prefill, 2 wasted. 2 of 4 lanes busy. "
+        "KV: 8 of 12 tokens used, 3 reserved, 1 lost inside blocks. "
+        "The GPU, modelled: weights 9.12 ms; MFU 0.41%, MBU 28%. "
+        "Arrived: r0, r1, r2, r3, r4, r5, r6, r7 and 2 more. Finished: a (length). "
+        "b is preempted by recompute, 4 tokens lost: request 'a' needs a block, 0 free. "
+        "c is preempted by swap, 1 block moved to the CPU: request 'a' needs a block, 0 free. "
+        "b yields, 4 tokens lost: request 'a' needs a block, 0 free."
+    )
+    assert why == "Request b waits: needs 2 blocks, 0 free. 11 more behind it."
+    assert what_is_done(StepRecord()) == "Nothing is computed. 0 lanes busy."
 
 
 def test_two_traces_come_with_their_differences():
@@ -147,6 +178,7 @@ def test_live_sends_only_what_is_new_and_at_most_thirty_times_a_second(clock):
     assert len(sent) <= 1 + 100 * 0.01 * 30
     steps = [record.step for message in shown.messages for record in parsed(message["lines"])]
     assert steps == list(range(len(steps))), "in order, each once"
+    assert all(len(message["notes"]) == n for message, (_, n) in zip(shown.messages, sent, strict=True))
     assert [at for at, _ in sent] == [sum(n for _, n in sent[:i]) for i in range(len(sent))]
 
 

@@ -11,6 +11,7 @@ occur in one step.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -113,7 +114,8 @@ class CostModel:
         """The same form, fitted to a measured trace.
 
         Its errors come from two other fits: one to the steps of 1, 4, 5, 8, 9 ... requests predicts those of 2, 3, 6,
-        7 ... requests, and one to these predicts the former. A fixed overhead cannot be told from reading the
+        7 ... requests, and one to these predicts the former. The overhead is the median time between two steps: on a
+        GPU, whose steps are its own times, Python's. Within a step a fixed overhead cannot be told from reading the
         weights, and is part of it; steps with a swap are left out.
 
         Raises ValueError for a modelled trace, and for one with fewer than 20 steps in either half.
@@ -137,6 +139,7 @@ class CostModel:
         ]
         return replace(
             costs,
+            overhead=max(0.0, median(after.t0 - before.t1 for before, after in pairwise(trace))),
             median_error=median(abs(predicted / seconds - 1) for predicted, seconds in pairs),
             total_error=sum(predicted for predicted, _ in pairs) / sum(seconds for _, seconds in pairs) - 1,
         )

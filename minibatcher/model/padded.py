@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from minibatcher.model.runner import Stopwatch
 from minibatcher.model.sampling import sample
 from minibatcher.plan import Plan
 from minibatcher.request import Request
@@ -29,6 +30,8 @@ class PaddedRunner:
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
         self._cache: Any = None
         self._mask = torch.empty(0)  # [rows, tokens in the cache]: 0 where a row is padded
+        self.stopwatch = Stopwatch(model.device)
+        self.busy_s: float | None = None  # seconds that a GPU worked in the last step; None on a CPU
 
     @torch.inference_mode()
     def execute(self, plan: Plan) -> dict[Request, int | None]:
@@ -50,6 +53,7 @@ class PaddedRunner:
             # leave the range of a model with learned positions.
         self._mask = torch.cat([self._mask, mask], dim=1)
         device = self.model.device
+        self.stopwatch.start()
         logits = self.model(
             input_ids=ids.to(device),
             attention_mask=self._mask.to(device),
@@ -60,4 +64,6 @@ class PaddedRunner:
         ).logits[:, -1]
         live = [row for row, request in enumerate(rows) if request in plan.work]
         requests = [rows[row] for row in live]
-        return dict(zip(requests, sample(logits[live], requests), strict=True))
+        tokens = sample(logits[live], requests)
+        self.busy_s = self.stopwatch.stop()
+        return dict(zip(requests, tokens, strict=True))

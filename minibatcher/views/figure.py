@@ -16,10 +16,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from minibatcher.measure.metrics import requests, span, summary
 from minibatcher.trace import Trace
+from minibatcher.views.device import busy_from, busy_share, busy_shares
 from minibatcher.views.states import CODE, INK, KV, OWNERS, PAPER, STATES, State, owners, preemptions, shown
 from minibatcher.views.text import headline
 
@@ -156,11 +157,13 @@ def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) 
     if not all(any(record.work for record in trace) for trace in traces):
         raise ValueError("nothing was computed in this trace, so there is nothing to draw: run a request first")
     edges = [_edges(trace, x) for trace in traces]
-    strips = [[_tokens, _queue, *([_kv] if any(record.kv for record in trace) else [])] for trace in traces]
+    pools = [[_kv] if any(record.kv for record in trace) else [] for trace in traces]
+    strips = [[_tokens, _queue, *pool, _device] for pool in pools]
     heights: list[float] = []
     for trace, below in zip(traces, strips, strict=True):
-        heights += [_height(trace, by)] + [0.55] * len(below)
+        heights += [_height(trace, by)] + [0.55 if strip is not _device else 0.16 for strip in below]
     legend: Legend = {}
+    same: dict[Any, list[Axes]] = {}  # what two traces are compared on has one scale
     with rc_context(_style(theme)):
         figure = Picture(figsize=(WIDTH, sum(heights) + 0.3 * len(traces) + 0.6), layout="constrained")
         axes = iter(figure.subplots(len(heights), sharex=True, height_ratios=heights))
@@ -172,8 +175,12 @@ def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) 
             for strip in below:
                 ax = next(axes)
                 legend |= strip(ax, trace, columns, theme)
-                ax.set_ylim(0, max(1, 1.05 * ax.dataLim.y1))
-                ax.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+                same.setdefault(strip, []).append(ax)
+        for strip, alike in same.items():
+            top = max(1, *(1.05 * other.dataLim.y1 for other in alike))
+            for other in alike:
+                other.set_ylim(0, 1 if strip is _device else top)
+                other.yaxis.set_major_locator(NullLocator() if strip is _device else MaxNLocator(2, integer=True))
         seconds = "modelled seconds" if traces[0].meta.get("clock") == "virtual" else "seconds"
         ax.set_xlabel("step" if x == "step" else seconds)
         figure.align_ylabels()
@@ -190,7 +197,11 @@ def _edges(trace: Trace, x: X) -> np.ndarray:
     """The borders of the columns: n + 1 for n steps; 2 n by time, where a gap lies between two steps."""
     if x == "step":
         return np.arange(len(trace) + 1) - 0.5
-    start, end = np.array([(record.t0, record.t1) for record in trace]).T - span(trace)[0]
+    return _by_time(trace, [record.t0 for record in trace])
+
+
+def _by_time(trace: Trace, starts: list[float]) -> np.ndarray:
+    start, end = np.array([starts, [record.t1 for record in trace]]) - span(trace)[0]
     unseen = start[1:] - end[:-1] < end[-1] / 1000  # less than a pixel, which would show whole or not at all
     start[1:][unseen] = end[:-1][unseen]
     return np.stack([start, end], axis=1).ravel()
@@ -290,6 +301,21 @@ def _kv(ax: Axes, trace: Trace, edges: np.ndarray, theme: Theme) -> Legend:
     ax.stairs(owned, edges, baseline=used, fill=True, **empty)
     capacity = ax.axhline(max(kv["total"] for kv in pools), color=INK[theme], linestyle="--")
     return {"KV used": Patch(**full), "KV reserved, unused": Patch(**empty), "KV capacity": capacity}
+
+
+def _device(ax: Axes, trace: Trace, edges: np.ndarray, theme: Theme) -> Legend:
+    """By steps: for which share of the time since the step before it was busy. By time: when it was.
+
+    A gap that does not show makes its column lower.
+    """
+    shares = np.array(list(busy_shares(trace)))
+    if len(edges) > len(trace) + 1:
+        edges = _by_time(trace, [busy_from(trace, record) for record in trace])
+        shares[1:][edges[2::2] > edges[1:-1:2]] = 1
+        shares[0] = 1
+    ax.stairs(_columns(shares, edges), edges, fill=True, facecolor=(INK[theme], 0.45), linewidth=0)
+    ax.text(1, 1, f"device busy {busy_share(trace):.0%}", transform=ax.transAxes, ha="right", va="bottom")
+    return {}
 
 
 # -- looks ------------------------------------------------------------------------------------------------------------

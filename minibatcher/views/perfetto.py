@@ -9,13 +9,14 @@ from typing import Any
 
 from minibatcher.measure.metrics import span
 from minibatcher.trace import Trace
+from minibatcher.views.device import busy_from, has_own_times
 from minibatcher.views.states import shown
 
 Event = dict[str, Any]
 
 
 def to_perfetto(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write a track per lane, one for the engine, one for arrivals and ends, and counters."""
+    """Write a track per lane, one for the device, one for the engine, one for arrivals and ends, and counters."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"traceEvents": events(trace), "displayTimeUnit": "ms", "otherData": trace.meta}, file)
 
@@ -26,7 +27,7 @@ def events(trace: Trace) -> list[Event]:
     lanes = sorted({work.lane for record in trace for work in record.work})
     digits = max(2, len(str(max(lanes, default=0))))  # Perfetto sorts tracks by name: 07 comes before 12
     lane_name = {lane: f"lane {lane:0{digits}}" for lane in lanes}
-    tracks = ["engine", *lane_name.values(), "requests"]
+    tracks = ["device", "engine", *lane_name.values(), "requests"]
     thread = {name: number for number, name in enumerate(tracks)}
     process = {"name": f"minibatcher {trace.meta.get('stage', '')}".strip()}
     out: list[Event] = [{"ph": "M", "name": "process_name", "pid": 0, "args": process}]
@@ -50,10 +51,16 @@ def events(trace: Trace) -> list[Event]:
     def counter(name: str, time: float, values: dict[str, int]) -> None:
         out.append({"ph": "C", "name": name, "pid": 0, "ts": at(time), "args": values})
 
+    before = begin
     for record in trace:
-        scheduled = min(record.t0 + record.schedule_s, record.t1)
-        complete("engine", "schedule", record.t0, scheduled, {"step": record.step})
+        start, scheduled = record.t0, min(record.t0 + record.schedule_s, record.t1)
+        if has_own_times(trace):  # what was scheduled before the device began
+            start, scheduled = max(before, record.t0 - record.schedule_s), record.t0
+        complete("engine", "schedule", start, scheduled, {"step": record.step})
         complete("engine", "execute", scheduled, record.t1, {"step": record.step})
+        if record.work:
+            complete("device", "busy", busy_from(trace, record), record.t1, {"step": record.step})
+        before = record.t1
 
         rows = Counter({"prefill": 0, "decode": 0, "wasted": 0})
         padding = Counter[int]()

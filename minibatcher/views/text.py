@@ -80,12 +80,15 @@ def differences(a: Trace, b: Trace) -> list[tuple[str, ...]]:
     """What two traces of one workload differ in, as a table: (name, a's value, b's, the change from a to b)."""
     first, second = summary(a), summary(b)
 
+    def change(x: float, y: float) -> str:
+        return f"{y / x - 1:+.0%}".replace("-0%", "+0%") if x else ""
+
     def number(name: str, x: float, y: float) -> tuple[str, ...]:
-        return name, f"{x:.3g}", f"{y:.3g}", f"{y / x - 1:+.0%}" if x else ""
+        return name, f"{x:.3g}", f"{y:.3g}", change(x, y)
 
     def seconds(name: str, x: float | None, y: float | None) -> tuple[str, ...]:
         texts = ["-" if t is None else f"{t:.3g} s" if t >= 1 else f"{1000 * t:.3g} ms" for t in (x, y)]
-        return name, *texts, f"{y / x - 1:+.0%}" if x and y is not None else ""
+        return name, *texts, change(x, y) if x and y is not None else ""
 
     def share(name: str, x: float | None, y: float | None) -> tuple[str, ...]:
         texts = ["-" if s is None else f"{s:.0%}" for s in (x, y)]

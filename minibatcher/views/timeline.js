@@ -1,8 +1,8 @@
 // Draws one trace, or two on one scale, with one cursor.
 //
-// A feed (feed.py) is {traces: [{lines, name, title, alt}], differences, states, looks}: `lines` is what Trace.save
-// writes, the looks are those of states.py. widget.py feeds it in a notebook, also while an engine runs; html.py in a
-// page. timeline.css goes with it.
+// A feed (feed.py) is {traces: [{lines, notes, name, title, alt}], differences, states, looks}: `lines` is what
+// Trace.save writes, `notes` is for each step how long the device was busy and what a reader is told, the looks are
+// those of states.py. widget.py feeds it in a notebook, also while an engine runs; html.py in a page.
 //
 //     Run       a trace, read: its records, lanes and requests, the state of each cell, who owns which block
 //     Panel     one run on the page: the picture with its strips
@@ -12,7 +12,6 @@
 // Cells are the pixels of a small picture that is drawn enlarged: there is no DOM node per cell.
 
 const FAR = 10; // steps of PageUp and PageDown
-const PALE = 0.4; // blocks that are taken, where nothing is written
 const HATCHES = { // lines in a tile of 8 by 8; the keys are matplotlib's, as in states.py
   "|": [[2, 0, 2, 8], [6, 0, 6, 8]],
   "/": [[-2, 2, 2, -2], [0, 8, 8, 0], [6, 10, 10, 6]],
@@ -21,28 +20,22 @@ const HATCHES = { // lines in a tile of 8 by 8; the keys are matplotlib's, as in
   ".": [[2, 2, 3, 2], [6, 6, 7, 6]],
 };
 
-// -- a trace, read ----------------------------------------------------------------------------------------------------
-
 class Run {
-  constructor({ lines, ...words }) {
+  constructor({ lines, notes, ...words }) {
     const [meta, ...rest] = lines.split("\n");
-    Object.assign(this, words);
-    this.meta = JSON.parse(meta);
-    this.records = [];
+    Object.assign(this, words, { meta: JSON.parse(meta), records: [], lanes: 1, busy: 0 });
     this.requests = new Map(); // id -> {row, lane, arrival, end}, in order of appearance
-    this.lanes = 1;
     this.poolBlocks = this.meta.settings?.num_blocks ?? 0;
     this.usedBlocks = 0; // up to the highest that was ever taken
-    this.append(rest);
+    this.append(rest, notes);
   }
 
-  append(lines) {
-    for (const line of lines) if (line) this.add(JSON.parse(line));
+  append(lines, notes) {
+    notes.forEach(([busy, ...told], i) => this.add({ ...JSON.parse(lines[i]), busy, told }));
     this.grids = {};
   }
 
   add(record) {
-    this.records.push(record);
     this.begin ??= record.t0;
     for (const [id, time] of record.arrived) {
       this.request(id).arrival = time;
@@ -60,6 +53,9 @@ class Run {
     for (const [id] of record.finished) this.request(id).end = record.t1;
     for (const [, , blocks] of record.blocks) this.usedBlocks = Math.max(this.usedBlocks, ...blocks.map((b) => b + 1));
     record.queue = record.waiting ? 1 + record.waiting[2] : 0;
+    this.busy += record.busy;
+    record.share = share(record.busy, record.t1 - (this.records.at(-1)?.t1 ?? record.t0));
+    this.records.push(record);
   }
 
   request(id) {
@@ -71,41 +67,43 @@ class Run {
   stop(step) { return this.records[step].t1 - this.begin; }
   get seconds() { return this.records.length ? this.stop(this.records.length - 1) : 0; }
 
+  // What is said of a step: when it is, what is done, and who waits and why.
+  told(step, at) {
+    const record = this.records[step], last = this.records.length - 1;
+    if (!record) return [last >= 0 && at > 0 ? `All is done since step ${last}.` : "No step yet.", "", ""];
+    const planned = record.schedule_s ? `, scheduled in ${duration(record.schedule_s)}` : "";
+    const times = `at ${duration(this.start(step))}: ${duration(record.t1 - record.t0)} long${planned}`;
+    const all = percent(share(this.busy, this.records[last].t1 - this.records[0].t0));
+    return [`Step ${step} (the last is ${last}), ${times}. Device busy ${percent(record.share)}, in all ${all}.`,
+      ...record.told];
+  }
+
   names(by) {
     return by === "lane" ? Array.from({ length: this.lanes }, (_, lane) => `${lane}`) : [...this.requests.keys()];
   }
 
-  // The state of each row in each step, row by row. code: name of a state -> its number.
+  // The state of each row in each step, row by row. code: name of a state -> its number. A request waits from its
+  // arrival to its end, except where it computes or has given way; a lane is idle where it does not compute.
   grid(by, code) {
-    return this.grids[by] ??= by === "lane" ? this.laneGrid(code) : this.requestGrid(code);
-  }
-
-  laneGrid(code) {
-    const steps = this.records.length, cells = new Uint8Array(this.lanes * steps);
+    if (this.grids[by]) return this.grids[by];
+    const steps = this.records.length, inLanes = by === "lane", cells = new Uint8Array(this.names(by).length * steps);
+    const row = (id, lane) => (inLanes ? lane : this.requests.get(id)?.row); // none if the trace never saw it at work
+    const rest = (id, state, step) => {
+      if (!inLanes && row(id) !== undefined) cells.fill(code[state], row(id) * steps + step, (row(id) + 1) * steps);
+    };
+    for (const [id, { arrival }] of this.requests) if (arrival === undefined) rest(id, "waiting", 0);
     this.records.forEach((record, step) => {
-      for (const [, lane, kind] of record.work) setCell(cells, lane * steps + step, code[kind], kind);
+      for (const [id] of record.arrived) rest(id, "waiting", step);
+      for (const { id } of record.victims) rest(id, "preempted", step);
+      for (const id of record.resumed) rest(id, "waiting", step);
+      for (const [id] of record.finished) rest(id, "idle", step);
+      // A row of padding and prompt is prefill: a row is wasted only when nothing in it is of use.
+      const useful = record.work.filter(([, , kind]) => kind !== "wasted"), ids = new Set(useful.map(([id]) => id));
+      const wasted = record.work.filter(([id, , kind]) => kind === "wasted" && !ids.has(id));
+      for (const [id] of wasted) rest(id, "idle", step); // its request has ended, maybe before the trace began
+      for (const [id, lane, kind] of [...wasted, ...useful]) cells[row(id, lane) * steps + step] = code[kind];
     });
-    return cells;
-  }
-
-  // A request waits from its arrival to its end, except where it computes or has given way.
-  requestGrid(code) {
-    const steps = this.records.length, rows = this.requests.size, cells = new Uint8Array(rows * steps);
-    const rest = Uint8Array.from(this.requests.values(), ({ arrival }) => (arrival === undefined ? code.waiting : 0));
-    const row = (id) => this.requests.get(id)?.row; // undefined for a victim that the trace never saw at work
-    const turn = (id, state) => { if (row(id) !== undefined) rest[row(id)] = code[state]; };
-    this.records.forEach((record, step) => {
-      for (const [id] of record.arrived) turn(id, "waiting");
-      for (const { id } of record.victims) turn(id, "preempted");
-      for (const id of record.resumed) turn(id, "waiting");
-      for (const [id] of record.finished) turn(id, "idle");
-      for (const [id, , kind] of record.work) setCell(cells, row(id) * steps + step, code[kind], kind);
-      for (const [id] of record.work) { // the request of a wasted row has ended, maybe before the trace began
-        if (cells[row(id) * steps + step] === code.wasted) turn(id, "idle");
-      }
-      for (let at = step, i = 0; i < rows; at += steps, i++) cells[at] ||= rest[i];
-    });
-    return cells;
+    return this.grids[by] = cells;
   }
 
   // Who owns which blocks while a step runs: after those who gave way, before those who end in it leave.
@@ -127,53 +125,11 @@ class Run {
   }
 }
 
-// A row of padding and prompt is prefill: a row is wasted only when nothing in it is of use.
-function setCell(cells, at, code, kind) {
-  if (kind !== "wasted" || cells[at] === 0) cells[at] = code;
-}
-
-// -- a step in words: [what, details, who waits and why] --------------------------------------------------------------
-
-function sentences(run, step, at) {
-  const record = run.records[step], last = run.records.length - 1;
-  if (!record) return [last >= 0 && at > 0 ? `All is done since step ${last}.` : "No step yet.", "", ""];
-  const { kv, budget, waiting } = record, kinds = Object.entries(record.tokens), said = [];
-  const tokens = kinds.reduce((sum, [, n]) => sum + n, 0), lanes = new Set(record.work.map(([, lane]) => lane)).size;
-  const what = `${count(tokens, "token")}${budget === null ? "" : ` of a budget of ${budget}`}`;
-  said.push(tokens ? `${what}: ${kinds.map(([kind, n]) => `${n} ${kind}`).join(", ")}.` : "Nothing is computed.");
-  said.push(`${lanes} of ${count(run.meta.settings?.max_num_seqs ?? run.lanes, "lane")} busy.`);
-  if (kv) {
-    const rest = { reserved: "reserved", internal: "lost inside blocks", external: "free in holes too short" };
-    const parts = Object.entries(rest).filter(([name]) => kv[name]).map(([name, words]) => `, ${kv[name]} ${words}`);
-    said.push(`KV: ${kv.used} of ${kv.total} tokens used${parts.join("")}.`);
-  }
-  if (record.cost) {
-    const { seconds, mfu, mbu, ...terms } = record.cost;
-    const parts = Object.entries(terms).filter(([, term]) => term > 0.01 * seconds);
-    said.push(`The GPU, modelled: ${parts.map(([name, term]) => `${name} ${duration(term)}`).join(", ")}`
-      + `${mfu === undefined ? "" : `; MFU ${percent(mfu)}, MBU ${percent(mbu)}`}.`);
-  }
-  const came = { Arrived: record.arrived.map(([id]) => id), Admitted: record.admitted, Resumed: record.resumed };
-  const went = { Finished: record.finished.map(([id, reason]) => `${id} (${reason})`) };
-  for (const [verb, ids] of Object.entries({ ...came, ...went })) if (ids.length) said.push(`${verb}: ${list(ids)}.`);
-  for (const [id, mode, cause, lost, moved, why] of record.preempted.slice(0, 4)) {
-    const cost = mode === "swap" ? `${count(moved, "block")} moved to the CPU` : `${count(lost, "token")} lost`;
-    said.push(`${id} ${cause === "turn" ? "yields" : `is preempted by ${mode}`}, ${cost}: ${why}.`);
-  }
-  const planned = record.schedule_s ? `, ${duration(record.schedule_s)} of it to schedule` : "";
-  const times = `at ${duration(run.start(step))}: ${duration(record.t1 - record.t0)} long${planned}`;
-  const behind = waiting?.[2] ? `${waiting[2]} more behind it.` : "Nobody stands behind it.";
-  return [`Step ${step} (the last is ${last}), ${times}.`, said.join(" "),
-    waiting ? `Request ${waiting[0]} waits: ${waiting[1]}. ${behind}` : "Nobody waits."];
-}
-
-const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
-const percent = (share) => `${+(100 * share).toPrecision(2)}%`;
-const list = (items) => items.slice(0, 8).join(", ") + (items.length > 8 ? ` and ${items.length - 8} more` : "");
-const duration = (s) => (Math.abs(s) >= 1 ? `${+s.toPrecision(3)} s` : `${+(1000 * s).toPrecision(3)} ms`);
-
 // -- helpers ----------------------------------------------------------------------------------------------------------
 
+const percent = (share) => `${+(100 * share).toPrecision(2)}%`;
+const duration = (s) => (Math.abs(s) >= 1 ? `${+s.toPrecision(3)} s` : `${+(1000 * s).toPrecision(3)} ms`);
+const share = (busy, seconds) => (seconds > 0 ? Math.min(1, busy / seconds) : +(busy > 0));
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const rgb = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 const isLetter = (sign) => /[a-z]/i.test(sign);
@@ -181,14 +137,9 @@ const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 function element(tag, properties = {}, ...children) {
   const node = Object.assign(document.createElement(tag), properties);
+  // JupyterLab acts on keys (`b` inserts a cell) unless the element that has the focus says so itself.
+  if (node.tabIndex >= 0 || tag === "summary") node.setAttribute("data-lm-suppress-shortcuts", "true");
   node.append(...children);
-  return node;
-}
-
-// JupyterLab acts on keys (`b` inserts a cell) unless the element that has the focus says so itself.
-function control(tag, properties, ...children) {
-  const node = element(tag, properties, ...children);
-  node.setAttribute("data-lm-suppress-shortcuts", "true");
   return node;
 }
 
@@ -223,9 +174,10 @@ function line(context, x0, y0, x1, y1) {
   context.stroke();
 }
 
-// Hue alone carries nothing: a hatch comes on top, where there is room for one.
+// Hue alone carries nothing: a hatch comes on top. In a narrow cell it begins at the corner, so that each has a line.
 function fill(context, { colour, hatch }, x, y, width, height) {
-  for (const style of [colour, width >= 5 && height >= 4 && hatch]) {
+  hatch?.setTransform(new DOMMatrix().translate(width < 8 ? x : 0, 0));
+  for (const style of [colour, width >= 2 && height >= 3 && hatch]) {
     if (!style) continue;
     context.fillStyle = style;
     context.fillRect(x, y, width, height);
@@ -252,14 +204,12 @@ function roundUp(x) { // to 1, 2 or 5 times a power of ten
 function isDark() {
   const { body, documentElement: html } = document;
   if (body.hasAttribute("data-jp-theme-light")) return body.getAttribute("data-jp-theme-light") === "false"; // Jupyter
-  if (body.classList.contains("vscode-dark") || body.classList.contains("vscode-high-contrast")) return true;
-  if (body.classList.contains("vscode-light")) return false;
+  if (/vscode-(dark|light|high)/.test(body.className)) return !/vscode-\S*light/.test(body.className);
   if (html.hasAttribute("theme")) return html.getAttribute("theme") === "dark"; // Colab
   return matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-// -- one run: lanes or requests, and strips of counts on the same axis ------------------------------------------------
-
+// One run on the page: lanes or requests, and strips of counts on the same axis.
 class Panel {
   constructor(view, run) {
     Object.assign(this, { view, run });
@@ -275,12 +225,16 @@ class Panel {
   layout() {
     const { em, ui, panels } = this.view;
     this.names = this.run.names(ui.by).map((name) => name.slice(0, 12));
-    const height = Math.min(1.35 * em, ((panels.length > 1 ? 14 : 24) * em) / this.names.length);
+    // All is to fit on a projector, so many rows are low.
+    const height = Math.min(1.35 * em, Math.min(24 * em, 0.4 * window.innerHeight) / panels.length / this.names.length);
     this.rowHeight = height > 3 ? Math.floor(height) : height;
-    this.lanesHeight = Math.max(1, Math.round(this.rowHeight * this.names.length));
+    this.bottom = this.lanesHeight = Math.max(1, Math.round(this.rowHeight * this.names.length));
     this.strips = this.makeStrips();
-    this.stripHeight = Math.round(2.2 * em);
-    this.bottom = this.lanesHeight + this.strips.length * (this.stripHeight + 6);
+    for (const strip of this.strips) {
+      strip.y = this.bottom + 6;
+      strip.height = Math.round((strip.name === "device busy" ? 1 : 2.2) * em);
+      this.bottom = strip.y + strip.height;
+    }
     this.height = this.bottom + Math.round(1.6 * em);
   }
 
@@ -291,27 +245,27 @@ class Panel {
     const queue = { name: "waiting", of: (record) => record.queue };
     const used = { name: "KV used", of: ({ kv }) => kv?.used ?? 0 };
     const empty = { name: "KV reserved", of: ({ kv }) => (kv ? kv.reserved + kv.internal : 0) };
-    // What lies between two steps, or goes by while Python schedules, is a gap in which the device waits.
-    const busy = { name: "device busy", of: () => 1, from: ({ t0, t1, schedule_s: plan }) => Math.min(t0 + plan, t1) };
-
+    // By steps, its share of the time since the step before; by time, when it is busy. A gap that is too short to show
+    // makes its column lower.
+    const busy = { name: "device busy", of: ({ share }, step) => (this.isApart(this.busy, step) ? 1 : share) };
     const budget = most((record) => record.budget ?? 0), pool = most(({ kv }) => kv?.total ?? 0);
     const top = most((record) => tokens.reduce((sum, { of }) => sum + of(record), 0));
     return [
-      { name: "tokens", layers: tokens, top: Math.max(budget, top), limit: budget, dash: [2, 3] },
+      { name: "tokens", layers: tokens, top: Math.max(budget, top), limit: budget, line: "budget", dash: [2, 3] },
       { name: "waiting", layers: [queue], top: most(queue.of) },
-      ...(pool ? [{ name: "KV tokens", layers: [used, empty], top: pool, limit: pool, dash: [6, 4] }] : []),
-      ...(this.view.ui.x === "time" ? [{ name: "device", layers: [busy] }] : []),
-    ];
+      { name: "KV tokens", layers: [used, empty], top: pool, limit: pool, line: "KV capacity", dash: [6, 4] },
+      { name: "device busy", layers: [busy], top: 1 },
+    ].filter(({ name }) => pool || name !== "KV tokens");
   }
 
   paint() {
-    const { view, run, strips, stripHeight } = this, { ui, left, right, em } = view;
+    const { view, run } = this, { ui, left, right, em } = view;
     const context = sheet(this.picture, view.width, this.height, em);
-    const span = (step) => (ui.x === "step" ? [step, step + 1] : [run.start(step), run.stop(step)]);
-    this.columns = run.records.map((_, step) => span(step).map(view.toX));
+    this.columns = this.place((step) => run.start(step));
+    this.busy = this.place((step) => run.stop(step) - run.records[step].busy);
     fill(context, view.look("idle"), left, 0, right - left, this.lanesHeight);
     if (run.records.length) this.paintCells(context, run.grid(ui.by, view.code));
-    strips.forEach((strip, i) => this.paintStrip(context, strip, this.lanesHeight + 6 + i * (stripHeight + 6)));
+    for (const strip of this.strips) this.paintStrip(context, strip);
     this.paintAxis(context);
     const every = Math.ceil((1.05 * em) / this.rowHeight);
     this.names.forEach((name, row) => {
@@ -319,6 +273,19 @@ class Panel {
     });
   }
 
+  // Where the steps lie, in whole pixels. A gap of less than one is closed: it would show whole or not at all.
+  place(start) {
+    const { run, view: { ui, toX } } = this;
+    const span = (step) => (ui.x === "step" ? [step, step + 1] : [start(step), run.stop(step)]).map(toX);
+    return run.records.map((_, step) => {
+      const [from, to] = span(step), before = step ? span(step - 1)[1] : -1;
+      return [from - before < 1 ? before : from, to].map(Math.round);
+    });
+  }
+
+  isApart(columns, step) { return columns[step][0] > (step ? columns[step - 1][1] : this.view.left); }
+
+  rowOf(id, lane) { return this.view.ui.by === "lane" ? lane : this.run.requests.get(id)?.row; }
   middle(row) { return (row + 0.5) * this.rowHeight + 0.5; }
 
   paintCells(context, cells) {
@@ -331,77 +298,62 @@ class Panel {
       }
     }
     const small = element("canvas", { width: steps, height: rows }), pixels = new ImageData(steps, rows);
-    const memory = new Uint32Array(pixels.data.buffer), palette = view.palette();
+    // A pixel as memory has it; what is idle lets the ground show.
+    const bytes = view.feed.states.flatMap((state, code) => [...rgb(state[view.theme]), code ? 255 : 0]);
+    const memory = new Uint32Array(pixels.data.buffer), palette = new Uint32Array(Uint8Array.from(bytes).buffer);
     cells.forEach((code, i) => { memory[i] = palette[code]; });
     small.getContext("2d").putImageData(pixels, 0, 0);
     context.imageSmoothingEnabled = false;
-    if (ui.x === "step") {
-      context.drawImage(small, columns[0][0], 0, columns[steps - 1][1] - columns[0][0], this.lanesHeight);
-    } else {
-      columns.forEach(([from, to], step) =>
-        context.drawImage(small, step, 0, 1, rows, from, 0, Math.max(0.5, to - from), this.lanesHeight));
-    }
+    columns.forEach(([from, to], step) =>
+      context.drawImage(small, step, 0, 1, rows, from, 0, Math.max(1, to - from), this.lanesHeight));
     context.save();
     if (rowHeight >= 3) this.paintSigns(context, cells);
     context.restore();
     context.fillStyle = view.paper;
     const apart = rowHeight >= 6 ? rows : 0;
     for (let row = 1; row < apart; row++) context.fillRect(left, row * rowHeight - 0.5, right - left, 1);
-    this.paintPreemptions(context);
-  }
-
-  // A cell with room for it has its state's letter, a run of smaller ones its hatch.
-  paintSigns(context, cells) {
-    const { view, rowHeight, columns } = this, steps = columns.length;
-    // A large font gives in, down to the width of a column.
-    const room = Math.min(0.8 * view.em, Math.max(10, 0.95 * (columns[0][1] - columns[0][0])));
-    context.font = `${1.06 * room}px system-ui, sans-serif`;
-    for (let row = 0; row < this.names.length; row++) {
-      for (let step = 0, next; step < steps; step = next) {
-        const code = cells[row * steps + step], { name, sign } = view.feed.states[code], [from, to] = columns[step];
-        next = step + 1;
-        if (isLetter(sign) && Math.min(rowHeight, to - from) >= room) {
-          context.fillStyle = inkOn(view.look(name).colour);
-          text(context, sign, (from + to) / 2, this.middle(row));
-          continue;
-        }
-        const same = () => cells[row * steps + next] === code && columns[next][0] - columns[next - 1][1] < 1;
-        while (next < steps && same()) next++;
-        fill(context, { hatch: view.look(name).hatch }, from, row * rowHeight, columns[next - 1][1] - from, rowHeight);
-      }
-    }
-  }
-
-  paintPreemptions(context) {
-    const { view, run, rowHeight } = this, arm = clamp(rowHeight / 3, 3, 0.4 * view.em);
+    const arm = clamp(rowHeight / 3, 3, 0.4 * view.em);
     run.records.forEach(({ victims }, step) => victims.forEach(({ id, lane }) => {
-      const row = view.ui.by === "lane" ? lane : run.requests.get(id)?.row;
-      if (row !== undefined) view.cross(context, this.columns[step][0], this.middle(row), arm);
+      const row = this.rowOf(id, lane);
+      if (row !== undefined) view.cross(context, columns[step][0], this.middle(row), arm);
     }));
   }
 
-  paintStrip(context, { name, layers, limit, dash }, top) {
-    const { view, run, columns, stripHeight: height } = this, { left, right, ink } = view, scale = view.tops[name];
+  // A cell with room for it has its state's letter, a smaller one its hatch.
+  paintSigns(context, cells) {
+    const { view, rowHeight, columns } = this, looks = view.feed.states.map(({ name }) => view.look(name));
+    // A large font gives in, down to the width of a column.
+    const room = Math.min(0.8 * view.em, Math.max(10, 0.95 * (columns[0][1] - columns[0][0])));
+    context.font = `${1.06 * room}px system-ui, sans-serif`;
+    cells.forEach((code, i) => {
+      const [from, to] = columns[i % columns.length], row = Math.floor(i / columns.length);
+      const { sign } = view.feed.states[code], { colour, hatch } = looks[code];
+      if (isLetter(sign) && Math.min(rowHeight, to - from) >= room) {
+        context.fillStyle = inkOn(colour);
+        text(context, sign, (from + to) / 2, this.middle(row));
+      } else if (hatch) fill(context, { hatch }, from, row * rowHeight, to - from, rowHeight);
+    });
+  }
+
+  paintStrip(context, { name, layers, limit, dash, y: top, height }) {
+    const { view, run } = this, { left, right, ink } = view, scale = view.tops[name], alone = name === "device busy";
+    const columns = alone ? this.busy : this.columns;
     const toY = (value) => top + height - (value / scale) * height, base = new Float64Array(run.records.length);
     fill(context, view.look("idle"), left, top, right - left, height);
     for (const layer of layers) {
-      const look = view.look(layer.name);
       run.records.forEach((record, step) => {
-        const value = layer.of(record), [start, to] = columns[step];
+        const value = layer.of(record, step), [from, to] = columns[step], y = toY(base[step]);
         if (!value) return;
-        const from = Math.round(layer.from ? view.toX(layer.from(record) - run.begin) : start), y = toY(base[step]);
         base[step] += value;
-        fill(context, look, from, toY(base[step]), Math.max(1, Math.round(to) - from), y - toY(base[step]));
+        fill(context, view.look(layer.name), from, toY(base[step]), Math.max(1, to - from), y - toY(base[step]));
       });
     }
     Object.assign(context, { fillStyle: ink, strokeStyle: ink, lineWidth: 1 });
-    if (limit) {
-      context.setLineDash(dash);
-      line(context, left, toY(limit) + 0.5, right, toY(limit) + 0.5);
-      context.setLineDash([]);
-    }
-    text(context, name, left - 5, top + 0.32 * height, "right");
-    if (name === "device") return;
+    context.setLineDash(dash ?? []);
+    if (limit) line(context, left, toY(limit) + 0.5, right, toY(limit) + 0.5);
+    context.setLineDash([]);
+    text(context, name, left - 5, top + (alone ? 0.5 : 0.32) * height, "right");
+    if (alone) return; // a share needs no scale
     context.globalAlpha = 0.7;
     text(context, `to ${scale}`, left - 5, top + 0.76 * height, "right");
     context.globalAlpha = 1;
@@ -417,7 +369,7 @@ class Panel {
       context.fillRect(at(tick * size) - 0.5, bottom, 1, 3);
       text(context, words, clamp(at(tick * size), left + half, right - half), y);
     }
-    text(context, ui.x, left - 5, y, "right");
+    text(context, ui.x, left - 10, y, "right");
   }
 
   // The cursor and the picked request's cells, on a canvas above the picture.
@@ -429,17 +381,15 @@ class Panel {
       run.records.forEach(({ work }, i) => {
         const mine = work.find(([id]) => id === ui.picked), [from, to] = this.columns[i];
         if (!mine) return;
-        const row = ui.by === "lane" ? mine[1] : run.request(ui.picked).row;
+        const row = this.rowOf(ui.picked, mine[1]);
         for (const y of [row, row + 1]) context.fillRect(from, y * rowHeight - 1, to - from, 2);
       });
     }
-    const [from, to] = this.columns[step] ?? [view.toX(view.at), view.toX(view.at)];
+    const [from, to] = this.columns[step] ?? [view.at, view.at].map(view.toX).map(Math.round);
     context.globalAlpha = 0.16;
     context.fillRect(from, 0, to - from, bottom);
     context.globalAlpha = 1;
-    for (const x of [from, Math.max(to, from + 2)]) {
-      context.fillRect(clamp(Math.round(x) - 1, left - 1, right), 0, 1.5, bottom);
-    }
+    for (const x of [from - 1, Math.max(to - 1, from + 1)]) context.fillRect(clamp(x, left - 1, right), 0, 1.5, bottom);
   }
 
   // A pointer on the picture moves the cursor; a click also picks the request whose cell it hits.
@@ -453,52 +403,40 @@ class Panel {
   }
 }
 
-// -- the pool at the cursor: physical blocks by number, in their owners' colours --------------------------------------
-
+// The pool at the cursor: physical blocks by number, in their owners' colours.
 class BlockMap {
   constructor(view, run) {
-    Object.assign(this, { view, run, ownerOf: new Map() });
+    Object.assign(this, { view, run });
     this.map = element("canvas", { className: "blocks", role: "img" });
     this.words = element("p");
     this.chips = element("div", { className: "chips" });
-    const hit = (event) => this.ownerOf.get(this.blockAt(event.offsetX, event.offsetY));
-    this.map.onclick = (event) => view.change({ picked: hit(event) ?? null });
+    this.map.onclick = (event) => {
+      const column = Math.floor((event.offsetX - this.left) / this.w);
+      const block = column + this.columns * Math.floor((event.offsetY - this.top) / this.h);
+      const owner = column >= 0 && this.held.find(({ blocks }) => blocks.includes(block));
+      view.change({ picked: owner?.id ?? null });
+    };
     this.node = element("div", {}, this.map, this.words, this.chips);
   }
 
-  // As in figure.py: all blocks up to the last that was ever taken, in rows of a power of two.
-  layout(logical) {
-    const { run, view: { em } } = this, width = this.node.clientWidth, used = Math.max(1, run.usedBlocks);
-    const columns = Math.min(run.poolBlocks, Math.max(16, 2 ** Math.ceil(Math.log2(Math.sqrt(2 * used)))));
-    const shown = Math.min(run.poolBlocks, columns * Math.ceil(used / columns)), rows = Math.ceil(shown / columns);
-    const left = 3.6 * em, w = (width - left) / columns;
-    const h = Math.min(w, 1.7 * em, Math.max(3, (24 * em) / rows));
-    Object.assign(this, { columns, shown, rows, left, top: logical ? 4.2 * em : 0, w, h, width });
-  }
-
-  corner(block) {
-    return [this.left + (block % this.columns) * this.w, this.top + Math.floor(block / this.columns) * this.h];
-  }
-
-  blockAt(x, y) {
-    const column = Math.floor((x - this.left) / this.w);
-    return column >= 0 && column < this.columns ? Math.floor((y - this.top) / this.h) * this.columns + column : -1;
-  }
+  corner(block) { return [this.left + (block % this.columns) * this.w, Math.floor(block / this.columns) * this.h]; }
 
   paint(step) {
     const { view, run } = this, { em, ink, paper } = view, size = run.meta.settings.block_size;
-    const held = run.records[step] ? run.owners(step) : [], picked = held.find(({ id }) => id === view.ui.picked);
-    this.layout(picked);
-    const { w, h, rows, top, width } = this, gap = w > 8 ? 1 : 0, box = [w - gap, h - gap];
-    const context = sheet(this.map, width, top + rows * h + 2, em);
+    const held = this.held = run.records[step] ? run.owners(step) : [];
+    // As in figure.py: all blocks up to the last that was ever taken, in rows of a power of two.
+    const width = this.node.clientWidth, used = Math.max(1, run.usedBlocks), left = this.left = 3.6 * em;
+    const columns = Math.min(run.poolBlocks, Math.max(16, 2 ** Math.ceil(Math.log2(Math.sqrt(2 * used)))));
+    const shown = Math.min(run.poolBlocks, columns * Math.ceil(used / columns)), rows = Math.ceil(shown / columns);
+    const w = (width - left) / columns, h = Math.min(w, 1.7 * em, Math.max(3, (24 * em) / rows));
+    Object.assign(this, { columns, w, h });
+    const context = sheet(this.map, width, rows * h + 2, em), gap = w > 8 ? 1 : 0, box = [w - gap, h - gap];
     Object.assign(context, { textAlign: "center", lineJoin: "round" });
     this.map.style.width = `${width}px`;
-    for (let block = 0; block < this.shown; block++) fill(context, view.look("idle"), ...this.corner(block), ...box);
-    this.ownerOf.clear();
+    for (let block = 0; block < shown; block++) fill(context, view.look("idle"), ...this.corner(block), ...box);
     for (const { id, blocks, tokens } of held) blocks.forEach((block, logical) => {
       const [x, y] = this.corner(block), colour = view.owner(run, id), written = clamp(tokens / size - logical, 0, 1);
-      this.ownerOf.set(block, id);
-      context.globalAlpha = PALE;
+      context.globalAlpha = 0.4;
       fill(context, { colour, hatch: view.look("KV reserved").hatch }, x, y, ...box);
       context.globalAlpha = 1;
       fill(context, { colour }, x, y, box[0] * written, box[1]);
@@ -510,49 +448,41 @@ class BlockMap {
     });
     context.fillStyle = ink;
     for (let row = 0, every = Math.ceil((1.1 * em) / h); row < rows; row += every) {
-      text(context, row * this.columns, this.left - 5, top + row * h + Math.max(h, em) / 2, "right");
+      text(context, row * columns, left - 5, row * h + Math.max(h, em) / 2, "right");
     }
-    if (picked) this.paintMapping(context, picked);
-    this.tell(held, picked, size);
+    const picked = held.find(({ id }) => id === view.ui.picked);
+    if (picked) this.paintMapping(context, picked.blocks);
+    this.tell(held, picked, size, shown);
   }
 
-  // The picked request's logical blocks in a row, each with a line to where it lies.
-  paintMapping(context, { id, blocks }) {
-    const { view, left, w, h } = this, { em, ink } = view;
-    const cell = clamp((this.width - left) / blocks.length, 1.7 * em, 4.5 * em);
-    Object.assign(context, { strokeStyle: ink, fillStyle: ink, lineWidth: 1.5 });
-    text(context, "logical", left - 5, 0.85 * em, "right");
-    blocks.forEach((block, logical) => {
-      const [x, y] = this.corner(block), from = left + logical * cell, middle = from + cell / 2;
+  // The picked request's blocks are framed, and joined in the order of its tokens.
+  paintMapping(context, blocks) {
+    const { w, h } = this;
+    Object.assign(context, { strokeStyle: this.view.ink, lineWidth: 1.5 });
+    context.beginPath();
+    for (const [x, y] of blocks.map((block) => this.corner(block))) {
+      context.lineTo(x + w / 2, y + 0.8 * h);
       context.strokeRect(x + 0.5, y + 0.5, w - 2, h - 2);
-      if (from + cell > this.width) return; // no room for a row this long
-      fill(context, { colour: view.owner(this.run, id) }, from, 0, cell - 2, 1.7 * em);
-      context.fillStyle = "#000000";
-      text(context, logical, middle, 0.85 * em);
-      line(context, middle, 1.7 * em, x + w / 2, y);
-    });
+    }
+    context.stroke();
   }
 
-  tell(held, picked, size) {
-    const { run, view, shown } = this, taken = held.reduce((sum, { blocks }) => sum + blocks.length, 0);
-    const said = [`${taken} of ${run.poolBlocks} blocks of ${count(size, "token")} are taken; dotted: not written.`];
+  tell(held, picked, size, shown) {
+    const { run, view } = this, taken = held.reduce((sum, { blocks }) => sum + blocks.length, 0);
+    const said = [`${taken} of ${run.poolBlocks} blocks of ${size} tokens are taken; dotted: not written.`];
     if (shown < run.poolBlocks) said.push(`Blocks ${shown} to ${run.poolBlocks - 1} were never used and are left out.`);
     if (picked) {
-      const pairs = list(picked.blocks.map((block, logical) => `${logical} to ${block}`));
-      said.push(`Request ${picked.id}: logical block ${pairs};`);
+      const pairs = picked.blocks.map((block, logical) => `${logical} to ${block}`);
+      const more = pairs.length > 8 ? ` and ${pairs.length - 8} more` : "";
+      said.push(`Request ${picked.id}: logical block ${pairs.slice(0, 8).join(", ")}${more};`);
       said.push(`${picked.tokens} of ${picked.blocks.length * size} slots are written.`);
     } else if (held.length) said.push("Pick one of these requests to see where its blocks lie.");
     this.words.textContent = this.map.ariaLabel = said.join(" ");
-    this.chips.replaceChildren(...held.slice(0, 40).map(({ id }) => {
-      const chip = view.pickButton(id);
-      chip.style.background = view.owner(run, id);
-      return chip;
-    }));
+    this.chips.replaceChildren(...held.slice(0, 40).map(({ id }) => view.pickButton(id, view.owner(run, id))));
   }
 }
 
-// -- all of it --------------------------------------------------------------------------------------------------------
-
+// All of it.
 class View {
   // ui: what a reader can change, and font and live. changed(ui) is told what a reader did change.
   constructor(root, feed, ui = {}, changed = () => {}) {
@@ -581,29 +511,25 @@ class View {
     cancelAnimationFrame(this.frame);
   }
 
-  has(part) { return this.ui.parts.includes(part); }
-
-  // -- what it shows --
-
   build() {
     const choice = (key, name, options) => {
-      const select = control("select", {}, ...options.map((option) => element("option", {}, option)));
+      const select = element("select", {}, ...options.map((option) => element("option", {}, option)));
       select.onchange = () => this.change({ [key]: select.value });
       this[key] = select;
       return element("label", {}, `${name} `, select);
     };
     const fold = (key, name) => {
-      const details = element("details", {}, control("summary", {}, name), element("div", { className: "sides" }));
+      const details = element("details", {}, element("summary", {}, name), element("div", { className: "sides" }));
       details.ontoggle = () => { // also called when the program opens it
         const others = this.ui.parts.filter((part) => part !== key);
         if (details.open !== this.has(key)) this.change({ parts: details.open ? [...others, key] : others });
       };
       return details;
     };
-    this.player = control("button", { type: "button", onclick: () => this.play(!this.timer) });
+    this.player = element("button", { type: "button", onclick: () => this.play(!this.timer) });
     this.legend = element("div", { className: "legend" });
     this.stage = element("div");
-    this.scrubber = control("input", { type: "range", min: 0, ariaLabel: "Step that is described" });
+    this.scrubber = element("input", { type: "range", min: 0, ariaLabel: "Step that is described" });
     this.scrubber.oninput = () => this.seek(+this.scrubber.value);
     this.scrubber.onkeydown = (event) => this.key(event);
     this.below = element("div", { className: "sides" });
@@ -637,22 +563,22 @@ class View {
   }
 
   // More lines of the only run. What does not follow on is left out: the whole trace comes at the end.
-  append({ at, lines }) {
+  append({ at, lines, notes }) {
     const { run } = this.panels[0];
     if (run.records.length !== at) return;
-    run.append(lines.split("\n"));
+    run.append(lines.split("\n"), notes);
     this.draw();
   }
 
-  pickButton(id) {
+  pickButton(id, colour = "") {
     const picked = this.ui.picked === id, onclick = () => this.change({ picked: picked ? null : id });
-    return control("button", { type: "button", ariaPressed: `${picked}`, onclick }, id);
+    return element("button", { type: "button", ariaPressed: `${picked}`, style: `background: ${colour}`, onclick }, id);
   }
 
+  has(part) { return this.ui.parts.includes(part); }
   label(panel, words) { return this.panels.length > 1 ? `${"AB"[this.panels.indexOf(panel)]}: ${words}` : words; }
 
-  // -- the cursor: its places on the axis are the steps, or the times at which a step of one of the runs begins --
-
+  // The cursor's places on the axis are the steps, or the times at which a step of one of the runs begins.
   findPlaces() {
     const inSteps = this.ui.x === "step", runs = this.panels.map((panel) => panel.run);
     const all = runs.flatMap((run) => run.records.map((_, step) => (inSteps ? step : run.start(step))));
@@ -714,8 +640,6 @@ class View {
     this.draw(Object.keys(ui).every((name) => name === "cursor" || name === "picked") ? "cursor" : "all");
   }
 
-  // -- looks --
-
   applyTheme() {
     const theme = isDark() ? "dark" : "light", { ink, paper } = this.feed.looks;
     if (theme !== this.theme) this.looks = {};
@@ -743,38 +667,32 @@ class View {
     }
   }
 
-  palette() { // as ImageData has it in memory; what is idle lets the ground show
-    const bytes = this.feed.states.flatMap((state, code) => [...rgb(state[this.theme]), code ? 255 : 0]);
-    return new Uint32Array(Uint8Array.from(bytes).buffer);
-  }
-
   owner(run, id) { return this.feed.looks.owners[run.request(id).row % this.feed.looks.owners.length]; }
 
   fillLegend() {
-    const { em } = this, strips = this.panels.flatMap((panel) => panel.strips);
-    const codes = new Set(this.panels.flatMap(({ run }) => [...new Set(run.grid(this.ui.by, this.code))]));
-    const names = this.feed.states.filter((_, code) => codes.has(code)).map(({ name }) => name), lines = {};
-    for (const { name, limit, dash } of strips) if (limit) lines[name === "tokens" ? "budget" : "KV capacity"] = dash;
-    for (const { name, layers } of strips) if (/KV|device/.test(name)) names.push(...layers.map((layer) => layer.name));
-    if (this.panels.some(({ run }) => run.records.some(({ victims }) => victims.length))) names.push("preemption");
+    const { em, panels } = this, strips = panels.flatMap((panel) => panel.strips), width = 1.7 * em;
+    const codes = new Set(panels.flatMap(({ run }) => [...new Set(run.grid(this.ui.by, this.code))]));
+    const names = this.feed.states.filter((_, code) => codes.has(code)).map(({ name }) => name);
+    for (const { name, layers } of strips) if (name === "KV tokens") names.push(...layers.map((layer) => layer.name));
+    if (panels.some(({ run }) => run.records.some(({ victims }) => victims.length))) names.push("preemption");
+    const lines = Object.fromEntries(strips.filter(({ limit }) => limit).map(({ line: name, dash }) => [name, dash]));
     const all = [...new Set([...names, ...Object.keys(lines)])], key = [this.theme, em, ...all].join();
     if (this.legend.key === key) return;
     this.legend.key = key;
     this.legend.replaceChildren(...all.map((name) => {
       const canvas = element("canvas"), sign = this.feed.states[this.code[name]]?.sign ?? "";
-      canvas.style.width = `${1.7 * em}px`;
-      const context = sheet(canvas, 1.7 * em, 0.95 * em, em);
+      canvas.style.width = `${width}px`;
+      const context = sheet(canvas, width, 0.95 * em, em);
       context.strokeStyle = this.ink;
       context.setLineDash(lines[name] ?? []);
-      if (lines[name]) line(context, 0, 0.5 * em, 1.7 * em, 0.5 * em);
-      else if (name === "preemption") this.cross(context, 0.85 * em, 0.47 * em, 0.3 * em);
-      else fill(context, this.look(name), 0, 0, 1.7 * em, 0.95 * em);
+      if (lines[name]) line(context, 0, 0.5 * em, width, 0.5 * em);
+      else if (name === "preemption") this.cross(context, width / 2, 0.47 * em, 0.3 * em);
+      else fill(context, this.look(name), 0, 0, width, 0.95 * em);
       return element("span", {}, canvas, isLetter(sign) ? `${name} (${sign})` : name);
     }));
   }
 
-  // -- drawing: at most once a frame; while steps come in, and a reader wants little motion, twice a second --
-
+  // At most once a frame; while steps come in, and a reader wants little motion, twice a second.
   draw(what = "all") {
     this.stale ||= what === "all";
     if (this.frame) return;
@@ -803,11 +721,11 @@ class View {
     const follows = this.timer || (this.ui.live && this.ui.cursor === null);
     const heads = this.panels.map((panel) => {
       const { run, words, blocks } = panel, step = this.stepOf(run);
-      const [what, details, why] = sentences(run, step, this.at), head = this.label(panel, what);
+      const [what, details, why] = run.told(step, this.at), head = this.label(panel, what);
       words.ariaLive = follows ? "off" : "polite";
       words.replaceChildren(element("p", {}, head), element("p", {}, details), element("p", { className: "why" }, why));
       if (this.has("timeline")) panel.mark(step);
-      if (this.has("table")) this.fillTable(panel, run.records[step]);
+      if (this.has("table")) panel.table.replaceChildren(this.stepTable(run.records[step]));
       if (this.has("blocks") && run.poolBlocks) blocks.paint(step);
       return head;
     });
@@ -832,20 +750,15 @@ class View {
     this.fillLegend();
   }
 
-  fillTable(panel, record) {
+  stepTable(record) {
     const rows = (record?.work ?? []).map(([id, lane, kind, tokens, context]) =>
       [this.pickButton(id), lane, kind, tokens, context, kind === "wasted" ? "" : record.emitted[id] ?? ""]);
-    const heads = ["request", "lane", "does", "tokens", "in the cache", "new tokens"];
-    panel.table.replaceChildren(table(heads, rows, [1, 3, 4, 5]));
+    return table(["request", "lane", "does", "tokens", "in the cache", "new tokens"], rows, [1, 3, 4, 5]);
   }
 }
 
-// -- the two doors ----------------------------------------------------------------------------------------------------
-
 // For a page.
-export function mount(root, feed, ui) {
-  return new View(root, feed, ui);
-}
+export const mount = (root, feed, ui) => new View(root, feed, ui);
 
 const SHARED = ["by", "x", "cursor", "picked", "parts", "live", "font"]; // with Python
 

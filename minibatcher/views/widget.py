@@ -16,7 +16,7 @@ from IPython.display import display
 from traitlets import Bool, Enum, Instance, Int, List, Unicode
 
 from minibatcher.trace import StepRecord, Trace
-from minibatcher.views.feed import TIMELINE_CSS, TIMELINE_JS, feed, lines
+from minibatcher.views.feed import TIMELINE_CSS, TIMELINE_JS, feed, lines, notes
 from minibatcher.views.text import describe
 
 INTERVAL_S = 1 / 30  # between two messages to the page
@@ -108,7 +108,8 @@ class Live(Timeline):
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
-        self.send({"at": len(self.traces[0]) - len(unsent), "lines": lines(unsent)})
+        trace = self.traces[0]
+        self.send({"at": len(trace) - len(unsent), "lines": lines(unsent), "notes": notes(trace, unsent)})
         self._sent_at = time.monotonic()
 
     def stop(self) -> None:
