@@ -44,5 +44,5 @@ def _lines(thing: Any) -> tuple[list[str], int]:
 
 
 def _file(thing: Any) -> str:
-    path = Path(inspect.getsourcefile(thing) or "")
+    path = Path(inspect.getsourcefile(inspect.unwrap(thing)) or "")  # a decorator stands in another file
     return path.relative_to(HOME).as_posix() if path.is_relative_to(HOME) else path.name

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import ElementHandle, Page, sync_playwright
+from playwright.sync_api import ElementHandle, Error, Page, sync_playwright
 
 from minibatcher.views.states import STATES
 
@@ -227,7 +227,15 @@ def theme(page: Page) -> str:
 
 
 def pictures(output: ElementHandle) -> list[bytes]:
-    return [picture.screenshot() for picture in output.query_selector_all("img, canvas")]
+    """As they look now; those that are folded away are left out, and so are those that are just being replaced."""
+    found = []
+    for picture in output.query_selector_all("img, canvas"):
+        try:
+            if picture.is_visible():
+                found.append(picture.screenshot(timeout=5000))
+        except Error:
+            continue
+    return found
 
 
 def drag(page: Page, handle: ElementHandle, *places: float) -> None:

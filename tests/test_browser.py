@@ -15,6 +15,7 @@ from minibatcher.request import Request, SamplingParams
 from minibatcher.trace import Arrival, BlockMove, StepRecord, Trace, Waiting, Work
 from minibatcher.views.figure import grid
 from minibatcher.views.html import to_html
+from minibatcher.views.scripts import SCENES
 from minibatcher.views.states import CODE, STATES, owners
 
 try:
@@ -212,6 +213,40 @@ def test_live_at_64_lanes(notebook, page, capsys):
         print(f"\n64 lanes live: {paints / 2:.0f} frames/s; scrub latency in ms, median and largest: ", end="")
         for what, times in (("while the cell runs", latencies), ("afterwards", done)):
             print(f"{what} {statistics.median(times):.0f} and {max(times):.0f}", end="; ")
+
+
+@pytest.mark.parametrize("name", [*SCENES, "lab"])
+def test_scene(notebook, page, name):
+    """A reader predicts, looks, begins anew, looks again, and moves the controls."""
+    what = ("batching", "BatchingLab", "") if name == "lab" else ("scenes", "scene", repr(name))
+    notebook("from minibatcher.views.{} import {}\n{}({})".format(what[0], what[1], *what[1:]))
+    browser.run_all(page)
+    frame = browser.cell(page, 0).query_selector(".mb-frame")
+
+    def shows(picture: bool) -> bool:
+        return browser.happens(page, lambda: bool(frame.query_selector(".mb canvas, .widget-image")) is picture, 10)
+
+    if name != "lab":
+        assert shows(False)
+        if field := frame.query_selector("input[placeholder='a number']"):
+            field.press("r")
+            assert field.input_value() == "r", "a letter that is typed is no command"
+            field.fill("50")
+        else:
+            frame.query_selector("input[type=radio]").click()
+        frame.query_selector("button:has-text('Lock')").click()
+        assert shows(True) and "You said:" in frame.text_content()
+        frame.query_selector("button:has-text('Reset')").click()
+        assert shows(False) and "You said:" not in frame.text_content()
+        frame.query_selector("button:has-text('Reveal')").click()
+        assert shows(True)
+        frame.query_selector("h3").click()
+        page.keyboard.press("r")
+        assert shows(False), "the key R"
+        frame.query_selector("button:has-text('Reveal')").click()
+    assert shows(True)
+    assert browser.problems(page) == []
+    assert page.evaluate(f"() => {browser.CONTENT}.model.toJSON().cells.map((cell) => cell.cell_type)") == ["code"]
 
 
 # From the input event until the frame after the inspector has changed, thirty times.

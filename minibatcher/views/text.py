@@ -84,7 +84,8 @@ def differences(a: Trace, b: Trace) -> list[tuple[str, ...]]:
         return f"{y / x - 1:+.0%}".replace("-0%", "+0%") if x else ""
 
     def number(name: str, x: float, y: float) -> tuple[str, ...]:
-        return name, f"{x:.3g}", f"{y:.3g}", change(x, y)
+        texts = [f"{n:.3g}" if n < 1000 else f"{n:,.0f}" for n in (x, y)]
+        return name, *texts, change(x, y)
 
     def seconds(name: str, x: float | None, y: float | None) -> tuple[str, ...]:
         texts = ["-" if t is None else f"{t:.3g} s" if t >= 1 else f"{1000 * t:.3g} ms" for t in (x, y)]
