@@ -177,7 +177,7 @@ class BatchingLab(Frame):
             self._picture = Compare(*self.traces, font=self.font)
         elif self._picture.traces != self.traces:
             self._picture.traces = self.traces
-        self._picture.font = self.font
+        self._picture.font, self._picture.strips = self.font, not self.projector
         return self._picture
 
     def _show(self, traces: list[Trace], words: str) -> None:

@@ -127,6 +127,7 @@ class Scene(Frame):
         elif self._timeline.traces != self.traces:
             self._timeline.traces = self.traces
         self._timeline.font = self.font
+        self._timeline.strips = not self.projector or len(self.traces) == 1  # of two, the rows are to fit on the screen
         return self._timeline
 
 

@@ -229,7 +229,7 @@ class Panel {
     const height = Math.min(1.35 * em, Math.min(24 * em, 0.4 * window.innerHeight) / panels.length / this.names.length);
     this.rowHeight = height > 3 ? Math.floor(height) : height;
     this.bottom = this.lanesHeight = Math.max(1, Math.round(this.rowHeight * this.names.length));
-    this.strips = this.makeStrips();
+    this.strips = this.view.ui.strips ? this.makeStrips() : [];
     for (const strip of this.strips) {
       strip.y = this.bottom + 6;
       strip.height = Math.round((strip.name === "device busy" ? 1 : 2.2) * em);
@@ -486,8 +486,8 @@ class BlockMap {
 class View {
   // ui: what a reader can change, and font and live. changed(ui) is told what a reader did change.
   constructor(root, feed, ui = {}, changed = () => {}) {
-    const atTheEnd = null, parts = ["timeline"];
-    this.ui = { by: "lane", x: "step", cursor: atTheEnd, picked: null, parts, font: "", live: false, ...ui };
+    const cursor = null /* at the end */, parts = ["timeline"], strips = true;
+    this.ui = { by: "lane", x: "step", cursor, picked: null, parts, strips, font: "", live: false, ...ui };
     Object.assign(this, { root, changed, frame: 0, timer: 0, drawnAt: 0 });
     root.className = "mb";
     Object.assign(root, { role: "group", ariaLabel: "Timeline of a trace" });
@@ -738,7 +738,7 @@ class View {
     this.x.value = this.ui.x;
     for (const panel of this.panels) panel.layout();
     const strips = this.panels.flatMap((panel) => panel.strips), context = sheet(element("canvas"), 1, 1, this.em);
-    const names = [...strips.map(({ name }) => name), ...this.panels.flatMap((panel) => panel.names)];
+    const names = [this.ui.x, ...strips.map(({ name }) => name), ...this.panels.flatMap((panel) => panel.names)];
     this.left = Math.ceil(10 + names.reduce((most, name) => Math.max(most, context.measureText(name).width), 0));
     this.right = this.width - 4;
     this.root.style.setProperty("--gutter", `${this.left - 8}px`); // half the scrubber's thumb to the left
@@ -760,7 +760,7 @@ class View {
 // For a page.
 export const mount = (root, feed, ui) => new View(root, feed, ui);
 
-const SHARED = ["by", "x", "cursor", "picked", "parts", "live", "font"]; // with Python
+const SHARED = ["by", "x", "cursor", "picked", "parts", "strips", "live", "font"]; // with Python
 
 // For anywidget, which calls this once for each widget; a widget may have several views.
 export default function widget() {

@@ -27,8 +27,8 @@ class Timeline(anywidget.AnyWidget):
 
     by: `lane` or `request`, what a row stands for. x: `step` or `time`. cursor: the step that is described; None is
     the last one (with two traces on the time axis: the number of step beginnings to the left). picked: the id of a
-    request to point out. font: a CSS size, larger for a projector (`"18pt"`). parts: what is unfolded of `timeline`,
-    `table` and `blocks`.
+    request to point out. font: a CSS size, larger for a projector (`"18pt"`). strips: whether the
+    counts stand below the rows. parts: what is unfolded of `timeline`, `table` and `blocks`.
     """
 
     _esm = TIMELINE_JS
@@ -42,11 +42,12 @@ class Timeline(anywidget.AnyWidget):
     picked = Unicode(None, allow_none=True).tag(sync=True)
     live = Bool(False).tag(sync=True)  # more steps come: the axis leaves room for them
     font = Unicode("").tag(sync=True)
+    strips = Bool(True).tag(sync=True)
     parts = List(Unicode(), ["timeline"]).tag(sync=True)
 
     def __init__(self, *traces: Trace, **traits: Any) -> None:
         if unknown := traits.keys() - set(self.trait_names()):
-            raise TypeError(f"unknown: {', '.join(unknown)}; known are by, x, cursor, picked, font and parts")
+            raise TypeError(f"unknown: {', '.join(unknown)}; known are by, x, cursor, picked, font, strips and parts")
         super().__init__(traces=list(traces), **traits)
 
     def picture(self) -> Any:
