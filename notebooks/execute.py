@@ -41,6 +41,8 @@ def normalise(notebook: NotebookNode, name: str) -> NotebookNode:
         cell.metadata = {"colab": True} if cell.metadata.get("colab") else {}
         if cell.cell_type != "code":
             continue
+        if "Predict(" in cell.source:  # its source has the answer: JupyterLab folds it
+            cell.metadata["jupyter"] = {"source_hidden": True}
         cell.execution_count = None
         for output in cell.outputs:
             output.pop("execution_count", None)

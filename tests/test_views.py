@@ -20,7 +20,7 @@ from minibatcher.trace import Arrival, BlockMove, Preemption, StepRecord, Trace,
 from minibatcher.views.device import busy_from, busy_share, busy_shares
 from minibatcher.views.figure import block_map, compare, draw, grid, rows
 from minibatcher.views.perfetto import events, to_perfetto
-from minibatcher.views.states import CODE, STATES, Owned, owners, preemptions
+from minibatcher.views.states import CODE, STATES, Owned, lanes_shown, owners, preemptions
 from minibatcher.views.text import GUTTER, describe, differences, headline, render, render_rich
 
 IDLE, WAIT, GONE, PRE, DEC, AGAIN, WASTE = (
@@ -232,6 +232,16 @@ def test_each_state_has_its_own_sign_and_colour():
 # -- the device -------------------------------------------------------------------------------------------------------
 
 
+def test_of_a_few_lanes_those_that_never_worked_are_shown_too():
+    trace = static_trace()
+    used = 1 + max(work.lane for record in trace for work in record.work)
+    for lanes, drawn in ((used + 1, used + 1), (8, 8), (9, used), (64, used)):
+        trace.meta["settings"] = {"max_num_seqs": lanes}
+        assert lanes_shown(trace) == len(grid(trace)) == drawn and f" of {lanes} lanes" in describe(trace)
+    trace.meta["settings"] = {}
+    assert lanes_shown(trace) == used
+
+
 def test_when_the_device_is_busy():
     trace = static_trace()
     assert [busy_from(trace, record) for record in trace] == [1.25, 2.0, 2.5, 3.5]  # scheduling comes first
@@ -241,8 +251,10 @@ def test_when_the_device_is_busy():
     assert busy_from(trace, trace[0]) == 1.0 and busy_share(trace) == pytest.approx(2.5 / 3)
     trace[3].work = []
     assert busy_from(trace, trace[3]) == 4.0 and list(busy_shares(trace))[3] == 0
-    modelled = Trace({}, [StepRecord(t1=2.0, work=[Work("a", 0, "decode", 1, 1)], cost={"overhead": 0.5})])
+    modelled = Trace({}, [StepRecord(t1=2.0, work=[Work("a", 0, "decode", 1, 1)], cost={"overhead": 0.5, "mfu": 0.1})])
     assert busy_share(modelled) == 0.75  # until its kernels are launched it waits
+    modelled[0].cost = {"overhead": 2.0}  # a toy's clock, on which a step is nothing but overhead
+    assert busy_share(modelled) == 1.0
     assert busy_share(Trace()) == 0 and list(busy_shares(Trace())) == []
 
 

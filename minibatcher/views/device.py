@@ -18,7 +18,7 @@ def busy_from(trace: Trace, record: StepRecord) -> float:
         return record.t1
     if has_own_times(trace):
         return record.t0
-    launch = (record.cost or {}).get("overhead", 0.0)  # of a modelled GPU
+    launch = (record.cost or {}).get("overhead", 0.0) if "mfu" in (record.cost or {}) else 0.0  # of a modelled GPU
     return min(record.t0 + record.schedule_s + launch, record.t1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from minibatcher.trace import StepRecord, Trace
 from minibatcher.views.device import busy_from
-from minibatcher.views.states import INK, KV, OWNERS, PAPER, STATES
+from minibatcher.views.states import INK, KV, OWNERS, PAPER, STATES, lanes_shown, number_of_lanes
 from minibatcher.views.text import describe, differences, headline, name
 
 TIMELINE_JS = Path(__file__).with_name("timeline.js")
@@ -30,6 +30,7 @@ def feed(*traces: Trace) -> dict[str, Any]:
                 "name": name(trace),
                 "title": headline(trace),
                 "alt": describe(trace),
+                "lanes": lanes_shown(trace),
             }
             for trace in traces
         ],
@@ -49,7 +50,7 @@ def lines(records: Iterable[StepRecord]) -> str:
 
 def notes(trace: Trace, records: Iterable[StepRecord]) -> list[list[Any]]:
     """For each of these records of the trace: [seconds that the device was busy, what is done, who waits and why]."""
-    lanes = trace.meta.get("settings", {}).get("max_num_seqs")
+    lanes = number_of_lanes(trace)
     return [
         [record.t1 - busy_from(trace, record), what_is_done(record, lanes), who_waits(record)] for record in records
     ]

@@ -21,7 +21,19 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from minibatcher.measure.metrics import requests, span, summary
 from minibatcher.trace import Trace
 from minibatcher.views.device import busy_from, busy_share, busy_shares
-from minibatcher.views.states import CODE, INK, KV, OWNERS, PAPER, STATES, State, owners, preemptions, shown
+from minibatcher.views.states import (
+    CODE,
+    INK,
+    KV,
+    OWNERS,
+    PAPER,
+    STATES,
+    State,
+    lanes_shown,
+    owners,
+    preemptions,
+    shown,
+)
 from minibatcher.views.text import headline
 
 By = Literal["lane", "request"]
@@ -128,7 +140,7 @@ def rows(trace: Trace, by: By) -> list[Any]:
     """What the picture's rows stand for: the numbers of the lanes, or the ids of the requests in order of arrival."""
     if by == "request":
         return list(requests(trace))
-    return list(range(1 + max((work.lane for record in trace for work in record.work), default=0)))
+    return list(range(lanes_shown(trace)))
 
 
 def grid(trace: Trace, by: By = "lane") -> np.ndarray:

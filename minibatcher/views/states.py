@@ -38,6 +38,19 @@ STATES = (
 CODE = {state.name: code for code, state in enumerate(STATES)}  # idle is 0
 
 
+FEW = 8
+
+
+def lanes_shown(trace: Trace) -> int:
+    """Rows of a picture by lanes: those that were ever busy, and where lanes are few all: there an idle one is news."""
+    most = 1 + max((work.lane for record in trace for work in record.work), default=0)
+    return max(most, lanes if (lanes := number_of_lanes(trace) or 0) <= FEW else 0)
+
+
+def number_of_lanes(trace: Trace) -> int | None:
+    return trace.meta.get("settings", {}).get("max_num_seqs")
+
+
 def shown(record: StepRecord, by: Literal["lane", "id"] = "lane") -> dict[Any, Work]:
     """The work that stands for each lane, or for each request by its id, in a picture of this step.
 

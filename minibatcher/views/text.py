@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from minibatcher.measure.metrics import summary
 from minibatcher.trace import StepRecord, Trace
-from minibatcher.views.states import CODE, STATES, shown
+from minibatcher.views.states import CODE, STATES, lanes_shown, number_of_lanes, shown
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -70,8 +70,9 @@ def name(trace: Trace) -> str:
 def describe(trace: Trace) -> str:
     """The timeline in one sentence: the text alternative of its picture."""
     numbers = summary(trace)
+    lanes = number_of_lanes(trace) or lanes_shown(trace)
     return (
-        f"Timeline of {headline(trace)}; {numbers.mean_lanes_busy:.1f} of {len(_rows(trace.records, None))} lanes are "
+        f"Timeline of {headline(trace)}; {numbers.mean_lanes_busy:.1f} of {lanes} lanes are "
         f"busy and {numbers.mean_lanes_useful:.1f} useful on average, and at most {numbers.max_waiting} requests wait."
     )
 

@@ -23,7 +23,7 @@ const HATCHES = { // lines in a tile of 8 by 8; the keys are matplotlib's, as in
 class Run {
   constructor({ lines, notes, ...words }) {
     const [meta, ...rest] = lines.split("\n");
-    Object.assign(this, words, { meta: JSON.parse(meta), records: [], lanes: 1, busy: 0 });
+    Object.assign(this, words, { meta: JSON.parse(meta), records: [], busy: 0 });
     this.requests = new Map(); // id -> {row, lane, arrival, end}, in order of appearance
     this.poolBlocks = this.meta.settings?.num_blocks ?? 0;
     this.usedBlocks = 0; // up to the highest that was ever taken
