@@ -36,6 +36,18 @@ def test_committed_outputs_are_normalised_and_belong_to_the_code(path):
     assert any("smollm2" in str(cell.get("outputs")) for cell in notebook.cells), "outputs of the real model are kept"
 
 
+def dead_links(text: str, folder: Path) -> list[str]:
+    return [link for link in re.findall(r"\]\((?!https?://)([^)#]+)", text) if not (folder / link).exists()]
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "notebooks/TEACHING.md", "exercises/README.md", "kernels/README.md"]
+)
+def test_pages_have_no_dead_links(name):
+    page = FOLDER.parent / name
+    assert not dead_links(page.read_text(encoding="utf-8"), page.parent)
+
+
 @notebooks
 def test_headings_questions_and_links(path):
     """Contents panel, collapsible answers (a blank line after the summary, or they do not render), and no dead link."""
@@ -44,8 +56,7 @@ def test_headings_questions_and_links(path):
     assert texts[0].startswith("# ") and len(re.findall("^## ", whole, re.M)) >= 5
     assert whole.count("<details>") == whole.count("</details>") >= 3
     assert whole.count("<details>") == len(re.findall(r"<details>\s*<summary>[^\n]*</summary>\n\n", whole))
-    for link in re.findall(r"\]\((?!https?://)([^)#]+)", whole):
-        assert (FOLDER / link).exists(), link
+    assert not dead_links(whole, FOLDER)
 
 
 def test_a_widget_view_and_an_old_output_are_noticed():
