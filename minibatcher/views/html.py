@@ -22,21 +22,27 @@ PAGE = """<!doctype html>
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ margin: 0; }}
-{timeline_css}
+{style}
 </style>
 </head>
 <body>
-<noscript>{alt}</noscript>
+{body}
+</body>
+</html>
+"""
+TIMELINE = """<noscript>{alt}</noscript>
 <div id="timeline"></div>
 <script type="module">
 {timeline_js}
 const bytes = Uint8Array.from(atob("{packed}"), (character) => character.charCodeAt(0));
 const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
 mount(document.getElementById("timeline"), await new Response(unpacked).json(), {ui});
-</script>
-</body>
-</html>
-"""
+</script>"""
+
+
+def page(title: str, style: str, body: str) -> str:
+    """title: a text. style: CSS. body: HTML."""
+    return PAGE.format(title=escape(title), style=style, body=body)
 
 
 def to_html(
@@ -58,14 +64,13 @@ def to_html(
     """
     ui = {"by": by, "x": x, "cursor": cursor, "picked": picked, "font": font, "parts": list(parts)}
     data = feed(trace) if against is None else feed(trace, against)
-    page = PAGE.format(
-        title=escape(data["traces"][0]["title"]),
+    timeline = TIMELINE.format(
         alt=escape(" ".join(trace["alt"] for trace in data["traces"])),
-        timeline_css=TIMELINE_CSS.read_text(encoding="utf-8"),
         timeline_js=TIMELINE_JS.read_text(encoding="utf-8"),
         packed=b64encode(gzip.compress(json.dumps(data).encode(), mtime=0)).decode(),
         ui=json.dumps(ui).replace("<", "\\u003c"),
     )
+    whole = page(data["traces"][0]["title"], TIMELINE_CSS.read_text(encoding="utf-8"), timeline)
     if path is not None:
-        Path(path).write_text(page, encoding="utf-8")
-    return page
+        Path(path).write_text(whole, encoding="utf-8")
+    return whole

@@ -99,7 +99,7 @@ class Scene(Frame):
             png = b64encode(self.played.picture(8)._repr_png_()).decode()
             alt = "The figures of the table above, as curves"
             picture = f'<img alt="{alt}" src="data:image/png;base64,{png}">'
-            page = PAGE.format(title=escape(self.title), style=STYLE, inside=inside.replace("{picture}", picture))
+            page = html.page(self.title, STYLE, inside.replace("{picture}", picture))
         else:
             place, (trace, *against) = '<div id="timeline"></div>', self.traces
             look: dict[str, Any] = {**self.played.look, "x": self._picture().x, "font": self.font}
@@ -137,15 +137,4 @@ STYLE = """
 .scene > details > summary { cursor: pointer; font-weight: 600; padding: .5em 0; }
 .scene :is(td, th) { text-align: right; padding: .1em 1em .1em 0; }
 .scene :is(td, th):first-child { text-align: left; }
-"""
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>:root {{ color-scheme: light dark; }} body {{ margin: 0; }}{style}</style>
-</head>
-<body>{inside}</body>
-</html>
 """

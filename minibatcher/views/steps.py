@@ -16,6 +16,7 @@ from minibatcher.views.figure import WIDTH, Picture, Theme, _style
 from minibatcher.views.states import INK, OWNERS, PAPER, STATES
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#882255", "#56B4E9")
+MARKS = ("o", "s", "^", "D")
 DASHES = ("-", "--", "-.", ":")  # hue alone carries nothing
 BATCHES = tuple(1 << i for i in range(10))  # 1 to 512
 MOST_CELLS = 72  # more have no room for their numbers
@@ -24,7 +25,7 @@ MOST_CELLS = 72  # more have no room for their numbers
 def ragged(record: StepRecord, theme: Theme = "light") -> Picture:
     """A step's work as a padded rectangle, and as the flat batch that the engine computes in its place.
 
-    The number in a cell is the token's position in its request. Raises ValueError where the two would not be seen:
+    The number in a cell says where the token stands in its request. Raises ValueError where the two would not be seen:
     for a step of stage 1, of nothing, or of more than 72 tokens.
     """
     kinds = {work.kind for work in record.work}
@@ -35,9 +36,9 @@ def ragged(record: StepRecord, theme: Theme = "light") -> Picture:
         raise ValueError(f"this step has {total} tokens of kinds {sorted(kinds)}: give one of 1 to {MOST_CELLS}, flat")
     wasted = next(state for state in STATES if state.name == "wasted")
     with rc_context(_style(theme) | {"axes.facecolor": PAPER[theme]}):
-        figure = Picture(figsize=(WIDTH, 1.6 + 0.3 * (len(rows) + 2)), layout="constrained")
+        size = min(WIDTH, max(6.5, 0.5 * total)), 1.9 + 0.3 * (len(rows) + 2)
+        figure = Picture(figsize=size, layout="constrained")
         above, below = figure.subplots(2, height_ratios=[len(rows), 2.2])
-        columns = max(total + total // 5, 24)  # with room for the legend
 
         def cell(ax, x: int, y: int, colour: str, text: str = "", hatch: str = "") -> None:  # type: ignore[no-untyped-def]
             ax.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor=PAPER[theme], hatch=hatch, linewidth=1))
@@ -57,27 +58,22 @@ def ragged(record: StepRecord, theme: Theme = "light") -> Picture:
             borders.append(borders[-1] + work.tokens)
             if work.id in record.emitted:
                 below.plot(borders[-1] - 0.5, 1.25, marker="^", color=INK[theme], markersize=5)
-        above.set_title(
-            f"padded: {len(rows)} x {width} = {len(rows) * width} rows, {len(rows) * width - total} of them empty"
-        )
-        above.set(xlim=(0, columns), ylim=(len(rows), 0))
+        cells = len(rows) * width
+        above.set_title(f"padded: {len(rows)} requests x {width} = {cells} positions, {cells - total} of them empty")
+        above.set(xlim=(0, total), ylim=(len(rows), 0))
         above.set_yticks(np.arange(len(rows)) + 0.5, [work.id for work in rows], parse_math=False)
         above.set_xticks([])
-        below.set_title(f"flat: {total} rows, none of them empty")
-        below.set(xlim=(0, columns), ylim=(1.6, -0.9))
+        below.set_title(f"flat: {total} positions, none of them empty")
+        below.set(xlim=(0, total), ylim=(1.6, -0.9))
         below.set_yticks([])
         below.set_xticks(borders)
         below.set_xlabel("cumulative lengths")
         for ax in (above, below):
             ax.spines[:].set_visible(False)
             ax.tick_params(length=0)
-        above.legend(
-            handles=[Patch(facecolor=getattr(wasted, theme), hatch=wasted.hatch, label="padding")],
-            loc="center right",
-            frameon=False,
-        )
-        below.legend(handles=[below.plot([], [], "^", color=INK[theme], label="last row: sampled")[0]],
-                     loc="center right", frameon=False)  # fmt: skip
+        padding = Patch(facecolor=getattr(wasted, theme), hatch=wasted.hatch, label="padding")
+        (last,) = below.plot([], [], "^", color=INK[theme], label="a request's last position: sampled")
+        figure.legend(handles=[padding, last], loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -113,17 +109,16 @@ def terms(costs: CostModel, context: int, batch: int, name: str = "", theme: The
     more = [max(0.0, step["compute"] - step["weights"]) for step in every]
     layers = {
         "reading the weights": [step["weights"] for step in every],
-        "multiplying, beyond that": more,
-        "reading keys and values": [step["kv"] + step["gather"] for step in every],
-        "attention's multiplying": [step["attention"] for step in every],
-        "launching": [step["overhead"] for step in every],
+        "multiplying by them, where it takes longer": more,
+        "attention: keys and values": [step["kv"] + step["gather"] + step["attention"] for step in every],
+        "overhead": [step["overhead"] for step in every],
     }
     here, alone = (1000 * costs.step(decodes(b, context))["seconds"] for b in (batch, 1))
     with rc_context(_style(theme) | {"axes.facecolor": PAPER[theme]}):
         figure = Picture(figsize=(9, 3), layout="constrained")
         ax = figure.subplots()
         heights = [[1000 * s for s in layer] for layer in layers.values()]
-        hatches = ["", "////", "....", "xxxx", ""]
+        hatches = ["", "////", "....", ""]
         for band, hatch in zip(
             ax.stackplot(batches, heights, labels=list(layers), colors=COLOURS), hatches, strict=True
         ):
@@ -158,9 +153,9 @@ def roofline(device: GPU, dtype: str, steps: Mapping[str, Mapping[str, float]], 
         for number, (name, step) in enumerate(steps.items()):
             flops = step["mfu"] * peak * step["seconds"]
             at = flops / (step["mbu"] * bandwidth * step["seconds"]), step["mfu"] * peak / TFLOPS
-            ax.plot(*at, "o", color=COLOURS[number % len(COLOURS)])
-            ax.annotate(name, at, (6, -9), textcoords="offset points")
+            ax.plot(*at, MARKS[number % len(MARKS)], color=COLOURS[number % len(COLOURS)], label=name)
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set(xlabel="FLOPs for each byte read", ylabel="TFLOP/s", title=f"modelled {device.name}, {dtype}")
+        ax.legend(loc="upper left", frameon=False)
     return figure
