@@ -1,0 +1,319 @@
+"""Figures in the prose of notebooks 04 to 07: computed with the notebooks' own cells, and looked for in their text."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import nbformat
+import pytest
+import torch
+
+from minibatcher import Request, SamplingParams, lesson
+from minibatcher.measure.architectures import architecture
+from minibatcher.measure.capacity import missed
+from minibatcher.measure.costs import roofline
+from minibatcher.measure.gpus import gpu
+from minibatcher.measure.metrics import goodput, summary
+from minibatcher.measure.simulator import build_simulated, simulated_requests
+from minibatcher.schedulers.preemptive import PreemptiveScheduler
+from minibatcher.stages import STAGES
+from minibatcher.views.predict import Predict
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+spec = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
+execute = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(execute)
+
+
+class Notebook:
+    def __init__(self, name: str) -> None:
+        self.cells = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
+        self.code = "\n".join(c.source for c in self.cells if c.cell_type == "code")
+        text = "\n".join(c.source for c in self.cells if c.cell_type == "markdown")
+        self.prose = plain(re.sub(r"^> ", "", text, flags=re.MULTILINE))
+
+    def run(self, *marks: str, **names: Any) -> dict[str, Any]:
+        """The names that these code cells define. A cell is chosen by a piece of its text that no other has."""
+        for mark in marks:
+            (source,) = (c.source for c in self.cells if c.cell_type == "code" and mark in c.source)
+            exec(source, names)  # the repository's own
+        return names
+
+    def says(self, *texts: str) -> None:
+        for text in texts:
+            assert plain(text) in self.prose, f"the prose does not say: {text}"
+
+
+def plain(text: str) -> str:
+    """Without emphasis and line breaks."""
+    return " ".join(re.sub(r"[*`]", "", text).split())
+
+
+# -- 05 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chunked():
+    notebook = Notebook("05_chunked")
+    names: dict[str, Any] = {"Request": Request, "SamplingParams": SamplingParams}
+    cells = ("import IterationScheduler", "class PrefillFirst", "def stall(", "def modelled(", "PROMISED = ")
+    with patch.dict(STAGES):
+        yield notebook, notebook.run(*cells, lesson=lesson, **names)
+
+
+def test_05_who_pays_for_a_chunk(chunked):
+    notebook, at = chunked
+    streams, newcomer = {}, {}
+    for name, settings in (("kernel", {}), *((n, {"max_num_batched_tokens": n}) for n in (128, 512, 2048))):
+        trace = at["modelled"](name if name == "kernel" else "chunked", **settings)
+        gap, ttft = at["stall"](trace)
+        streams[name], newcomer[name] = round(gap, 1), round(ttft, 1)
+    assert (streams["kernel"], streams[128], streams[512]) == (29.6, 4.8, 7.7)
+    assert (newcomer["kernel"], newcomer[128]) == (29.6, 79.8) and 0 < newcomer[512] - newcomer["kernel"] < 1
+    at_128 = at["modelled"]("chunked", max_num_batched_tokens=128)
+    assert sum(work.kind == "prefill" and work.id == "contract" for record in at_128 for work in record.work) == 17
+    notebook.says("4.8 ms where it was 29.6 ms", "17 steps", "29.6 ms to 79.8 ms", "down to 7.7 ms", "less than 1 ms")
+    costs = at_128.meta["costs"]
+    assert 280 < costs["weights"] / costs["token"] < 320
+    notebook.says("Below about 300 tokens an H100 waits for the weights")
+
+
+def test_05_a_window_between_two_objectives(chunked):
+    notebook, at = chunked
+    serve, promised = at["serve"], at["PROMISED"]
+    runs = {budget: serve("chunked", max_num_batched_tokens=budget) for budget in at["BUDGETS"]}
+    assert promised == {"ttft_p99": 1.1, "itl_p99": 0.020} and len(runs) == 6
+    assert [budget for budget, run in runs.items() if not missed(run, promised)] == [512]
+    assert all(missed(runs[budget], promised) == ["ttft_p99"] for budget in (128, 256))
+    assert all(missed(runs[budget], promised) == ["itl_p99"] for budget in (1024, 2048, 4096))
+    assert runs[128].output_tokens_per_s < 0.9 * runs[256].output_tokens_per_s
+    assert abs(serve("kernel").output_tokens_per_s / runs[512].output_tokens_per_s - 1) < 0.01
+    notebook.says("Here it holds one of these six", "differ by less than 1%", "within 1.1 s", "at most 20 ms")
+
+
+def test_05_reserved_and_empty(chunked):
+    notebook, _ = chunked
+    at = notebook.run(
+        "max_tokens=256", build_simulated=build_simulated, summary=summary, simulated_requests=simulated_requests
+    )
+    assert summary(at["trace"]).max_running == 3
+    notebook.says("at most three of twelve lanes run")
+
+
+# -- 06 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def preemption():
+    notebook = Notebook("06_preemption")
+    names: dict[str, Any] = {"PreemptiveScheduler": PreemptiveScheduler, "Predict": Predict}
+    with patch.dict(STAGES), redirect_stdout(StringIO()):
+        yield notebook, notebook.run("class Rejecting", "crowd = ", "def fill(", **names)
+
+
+def test_06_the_victim(preemption):
+    notebook, _ = preemption
+    pool = {"max_num_seqs": 4, "max_model_len": 32, "num_blocks": 14, "block_size": 4, "max_num_batched_tokens": 32}
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    trace = build_simulated("preemptive", **pool).run([Request([0] * 4, params, name) for name in "abc"])
+    (gone,) = [(record.step, p.id, p.tokens) for record in trace for p in record.preempted]
+    (back,) = [record.step for record in trace if record.resumed]
+    ended = {id: record.step for record in trace for id, _ in record.finished}
+    assert gone == (13, "c", 16) and sum("c" in record.emitted for record in trace[:13]) == 13
+    assert ended["a"] < back and ended["b"] < back
+    notebook.says("In step 13 all three", "12 of 14", "all 16 tokens again", "interrupted after 13 tokens")
+    assert 'num_blocks": 14' in notebook.code and "[:4]" in notebook.code
+
+
+def test_06_four_ways_out(preemption):
+    notebook, at = preemption
+    found = {name: at["serve"](stage, **settings) for name, (stage, settings) in at["WAYS"].items()}
+    runs = {name: summary(trace) for name, trace in found.items()}
+    assert runs["reject"].finish_reasons["abort"] == 56 and runs["recompute"].finish_reasons == {"length": 100}
+    for way in ("recompute", "swap"):
+        assert 0.45 < runs[way].seconds / runs["reserve (05)"].seconds < 0.55
+        assert at["longest_gap"](found[way]) > 1
+    assert round(1000 * at["longest_gap"](found["reserve (05)"])) == 5
+    with pytest.raises(RuntimeError, match="scheduled nothing"):
+        at["serve"]("pause")
+    notebook.says("56 of the 100", "all 48 who run", "about half the time", "more than a second where it was 5 ms")
+
+
+def test_06_what_a_victim_costs(preemption):
+    notebook, _ = preemption
+    h100 = roofline(gpu("h100"), architecture("llama-3.1-8b")).giving_way
+    told = [(1000 * h100.recompute_s(n, 32, 512), 1000 * h100.swap_s(-(-n // 16))) for n in (250, 1000)]
+    assert [f"{again:.2f} {moved:.2f}" for again, moved in told] == ["0.02 2.33", "5.75 5.41"]
+    notebook.says("0.02 ms", "2.33 ms", "5.75 ms against 5.41 ms")
+
+
+def test_06_full_is_not_fast(preemption):
+    notebook, at = preemption
+    serve = at["serve"]
+
+    def told(lanes: int, watermark: float, **settings: Any) -> tuple[float, int, float]:
+        trace = serve(lanes=lanes, watermark=watermark, **settings)
+        run = summary(trace)
+        return run.output_tokens_per_s, run.preemptions, round(goodput(trace, itl=0.020), 1)
+
+    few, many, spared, too_much = told(24, 0), told(64, 0), told(64, 0.05), told(64, 0.3)
+    assert few[1:] == (67, 19.7) and many[1:] == (164, 16.7) and spared[2] == 19.7
+    assert round(many[0] / few[0], 2) == 1.06 and round(too_much[0] / many[0], 2) == 0.86
+    assert spared[1] < many[1] / 2 and spared[0] > 0.99 * many[0]
+    notebook.says("6% more tokens/s than 24 and 164 preemptions instead of 67", "from 19.7 to 16.7", "fall by 14%")
+    with redirect_stdout(StringIO()):
+        other = notebook.run("other = ", **{**at, "goodput": goodput})["other"]
+    rates = {lanes: told(lanes, 0.01, jobs=other) for lanes in (8, 64)}
+    assert rates[8][0] > 0.97 * rates[64][0] and rates[64][1] == 0
+    notebook.says("8 lanes give nearly all there is, nobody is preempted")
+
+
+def test_06_admission_takes_all_blocks(preemption):
+    notebook, _ = preemption
+    told = StringIO()
+    with redirect_stdout(told):
+        names = {"Request": Request, "SamplingParams": SamplingParams, "build_simulated": build_simulated}
+        notebook.run("blocks taken", **names)
+    assert told.getvalue().startswith("step 0: blocks taken {'a': 7}, computed [('a', 32)]")
+    notebook.says("a takes 7 blocks for its 100 tokens, and reads 32 of them")
+
+
+# -- 04 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Notebook:
+    return Notebook("04_kernel")
+
+
+def test_04_paging_makes_nothing_faster(kernel):
+    told = StringIO()
+    with redirect_stdout(told):
+        at = kernel.run("def compare(")
+        at["compare"](None)
+    moved = [float(line.split(" GB")[0].split()[-1]) for line in told.getvalue().splitlines()]
+    assert moved[0] == moved[2] == 34.36 and round(moved[1] / moved[0], 2) == 3
+    assert [round(1000 * at["decode_step"](gathers)["seconds"], 1) for gathers in (True, False)] == [35.5, 15.0]
+    table = at["MODEL"].layers * at["BATCH"] * at["CONTEXT"] // 16 * 4
+    assert round(table / 1e6) == 2
+    kernel.says("34.36 GB", "2 MB of table", "three times as much", "35.5 ms and not 15.0")
+
+
+def test_04_by_hand(kernel):
+    told = StringIO()
+    with redirect_stdout(told):
+        at = kernel.run("def compare(")
+        kernel.run("from math import exp", torch=torch)
+    lines = told.getvalue().splitlines()
+    assert "m 2   l 1.0000   acc  10.0000" in lines[0] and "alpha 1.0000" in lines[2]
+    assert lines[2].split()[-1] == lines[3].split()[-1]
+    model, h100 = at["MODEL"], at["H100"]
+    assert model.heads // model.kv_heads == 4 and model.kv_heads == 8
+    assert round(h100.peak("bfloat16") / h100.bandwidth) == 295
+    kernel.says("m = 2, l = 1, acc = 10", "alpha = exp(2 - 5)", "4 operations a byte against 295", "8 of 132")
+
+
+def test_04_a_step_is_as_wide_as_six(kernel):
+    names = {"Request": Request, "SamplingParams": SamplingParams}
+    with redirect_stdout(StringIO()):
+        at = kernel.run("longest = max(engine.trace", **names)
+    longest, last = at["longest"], at["last"]
+    assert 6 <= (longest.t1 - longest.t0) / (last.t1 - last.t0) < 7
+    kernel.says("as wide as six others", "a prompt of 2,000 tokens")
+
+
+@pytest.mark.slow
+def test_04_without_triton(kernel):
+    """macOS and Windows: it says so, and goes on."""
+    notebook = nbformat.read(FOLDER / "04_kernel.ipynb", as_version=4)
+    (first,) = (cell for cell in notebook.cells if "TRITON = " in cell.source)
+    first.source = first.source.replace('find_spec("triton") is not None', "False")
+    notebook = execute.execute(notebook, MINIBATCHER_MODEL="tiny")
+    said = str([cell.get("outputs") for cell in notebook.cells])
+    assert (
+        "no Triton on this machine" in said
+        and "left out: no Triton" in said
+        and "torch, prompt of 20: the same" in said
+    )
+
+
+# -- 07 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_07_the_mean_hides_the_stall():
+    notebook = Notebook("07_capacity")
+    told = StringIO()
+    with redirect_stdout(told):
+        at = notebook.run("def load(", "def surprise(")
+        at["surprise"]("kernel"), at["surprise"]("chunked")
+    kernel, chunked = told.getvalue().splitlines()
+    assert (
+        "mean    9.3 ms  p50    4.9 ms" in kernel and "longest  365.6 ms" in kernel and "longest    9.4 ms" in chunked
+    )
+    notebook.says("The mean is 9.3 ms and the median 4.9 ms", "waits 366 ms once", "The longest gap is 9.4 ms")
+
+
+def test_07_until_it_flattens():
+    notebook = Notebook("07_capacity")
+    with redirect_stdout(StringIO()):
+        at = notebook.run("def load(", "def surprise(", "SLOTS = ", "BUDGETS = ", "about = describe(")
+    rates = {slots: run.output_tokens_per_s for slots, run in zip(at["SLOTS"], at["by_slots"], strict=True)}
+    assert 4 < rates[64] / rates[4] < 5 and rates[128] == rates[64] and at["by_slots"][-1].max_running == 56
+    by_budget = dict(zip(at["BUDGETS"], at["by_budget"], strict=True))
+    assert by_budget[128].output_tokens_per_s < 0.8 * by_budget[512].output_tokens_per_s
+    assert abs(by_budget[2048].output_tokens_per_s / by_budget[512].output_tokens_per_s - 1) < 0.05
+    assert by_budget[512].itl.p99 < 0.020 < by_budget[2048].itl.p99
+    assert at["prompts"] > at["answers"]
+    notebook.says(
+        "grow more than fourfold", "at most 56 ever run", "From 512 on tokens/s are flat", "at 2,048 it is beyond"
+    )
+
+
+def test_07_the_frontier():
+    notebook = Notebook("07_capacity")
+    with redirect_stdout(StringIO()):
+        at = notebook.run("def load(", "def surprise(", "SLOTS = ", "RATES = ")
+    curves, promised = at["curves"], at["PROMISED"]
+    assert all("ttft_p99" in missed(run, promised) for run in curves["static"])
+    assert all("itl_p99" in missed(curves[stage][-1], promised) for stage in ("iteration", "kernel"))
+    assert not any(missed(run, promised) for stage in ("chunked", "preemptive") for run in curves[stage])
+    assert [run.itl for run in curves["chunked"]] == [run.itl for run in curves["preemptive"]]
+    notebook.says("preemptive lies on chunked", "from 4 to 32 requests a second")
+
+
+@pytest.mark.slow
+def test_07_the_capacity():
+    notebook = Notebook("07_capacity")
+    with redirect_stdout(StringIO()):
+        found = notebook.run("def load(", "def surprise(", "found = {}", "import limited_by", lesson=lesson)["found"]
+    assert [round(found[stage].rate, 1) for stage in ("kernel", "chunked")] == [4.9, 26.9]
+    assert found["chunked"].limit == "bandwidth" and round(400 / found["chunked"].rate) == 15
+    notebook.says(
+        "27 requests a second", "carries 4.9 requests a second", "400 requests, which at this rate is 15 seconds"
+    )
+
+
+@pytest.mark.slow
+def test_07_the_published_claim():
+    notebook = Notebook("07_capacity")
+    with redirect_stdout(StringIO()):
+        at = notebook.run("def load(", "def surprise(", "def sharegpt(", "def per_token(")
+    batch = {name: round(summary(at["policy"](name)).mean_running, 1) for name in at["POLICIES"]}
+    assert list(batch.values()) == [6.6, 16.6, 30.2]
+    rates = list(at["rates"].values())
+    assert [round(rates[2] / rate, 1) for rate in rates] == [5.0, 1.9, 1.0]
+    light = [at["per_token"](name, 1.0, n=100) for name in at["POLICIES"]]
+    assert max(light) < 1.34 * min(light)
+    jobs = at["sharegpt"]("at-once", 1.0, 200)
+    lengths = [sum(len(r.prompt_token_ids) for r in jobs) / 200, sum(r.output_len for r in jobs) / 200]
+    assert list(map(round, lengths)) == [155, 305]
+    notebook.says(
+        "1.9 times the rate of Orca (Oracle)", "5.0 times", "30.2 requests", "6.6 where", "16.6 here", "(155 and 305)"
+    )
+    notebook.says("within a third of each other")
