@@ -195,7 +195,7 @@ def kernel() -> Notebook:
 def test_04_paging_makes_nothing_faster(kernel):
     told = StringIO()
     with redirect_stdout(told):
-        at = kernel.run("def compare(")
+        at = kernel.run("MODEL, H100", "def compare(")
         at["compare"](None)
     moved = [float(line.split(" GB")[0].split()[-1]) for line in told.getvalue().splitlines()]
     assert moved[0] == moved[2] == 34.36 and round(moved[1] / moved[0], 2) == 3
@@ -208,7 +208,7 @@ def test_04_paging_makes_nothing_faster(kernel):
 def test_04_by_hand(kernel):
     told = StringIO()
     with redirect_stdout(told):
-        at = kernel.run("def compare(")
+        at = kernel.run("MODEL, H100", "def compare(")
         kernel.run("from math import exp", torch=torch)
     lines = told.getvalue().splitlines()
     assert "m 2   l 1.0000   acc  10.0000" in lines[0] and "alpha 1.0000" in lines[2]
