@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["COLUMNS"] = "160"  # of the tables that are printed, whoever runs the tests
 
 import pytest
 import torch

@@ -371,6 +371,6 @@ def test_size_of_an_exported_page(traces):
 def test_notebook(lab, page, path):
     shutil.copy(path, lab.folder)
     lab.open(page, path.name)
-    browser.run_all(page)
+    browser.run_all(page, 300)
     assert browser.problems(page, SEEN.get(path.stem, [])) == []
     lab.shut_down_kernels()

@@ -59,9 +59,6 @@ class TestKVCache:
         says("00b_kv_cache", f"2 x 32 layers x 8 kv heads x 128 x 2 bytes = {2 * m.kv_values:,} bytes")
         assert 2 * m.kv_values == 128 * 1024
         says("00b_kv_cache", "128 KiB")
-        opt_13b = 2 * 40 * 5120 * 2  # 40 layers, hidden size 5120, float16; the paper says 800 KB
-        assert opt_13b == 800 * 1024
-        says("00b_kv_cache", "OPT-13B, without shared kv heads, keeps 800 KB")
         says("00b_kv_cache", f"2 x 24 x 4 x 64 x 2 = {2 * 24 * 4 * 64 * 2:,} bytes")
 
     def test_tokens_that_fit(self, says):
@@ -75,10 +72,27 @@ class TestKVCache:
         assert round(one["weights"] / one["compute"]) == 295
         says("00b_kv_cache", "takes 4.48 ms, and multiplying with them 0.015 ms, 295 times less")
 
+    def test_the_formula(self, says):
+        """As the notebook has it, for decodes: every token meets all weights but the input embedding."""
+        weights, flops = self.model.layer_weights + self.model.output_weights, gpu("h100").peak("bfloat16")
+        for batch in (1, 64, 512):
+            step = self.costs.step(decodes(batch, 500))
+            assert step["compute"] == pytest.approx(batch * 2 * weights / flops)
+            assert step["weights"] == pytest.approx(2 * weights / gpu("h100").bandwidth)
+            assert step["kv"] == pytest.approx(batch * 500 * 131_072 / gpu("h100").bandwidth)
+            assert step["overhead"] == 1e-4
+            parts = max(step["compute"], step["weights"]) + step["attention"] + step["kv"] + step["overhead"]
+            assert step["seconds"] == pytest.approx(parts)
+        says("00b_kv_cache", "tokens x 2 x weights / FLOP/s", "overhead = 0.1 ms")
+        says("00b_kv_cache", "seconds = max(compute, weights) + attention + kv + overhead")
+
     def test_a_step_of_64(self, says):
         ratio = self.costs.step(decodes(64, 500))["seconds"] / self.costs.step(decodes(1, 500))["seconds"]
         assert f"{ratio:.2f}" == "1.27"
         says("00b_kv_cache", "takes 1.27 times as long as a step for one")
+        short = self.costs.step(decodes(64, 40))["seconds"] / self.costs.step(decodes(1, 40))["seconds"]
+        assert f"{short:.2f}" == "1.02"
+        says("00b_kv_cache", "still flat at 64, where a step takes 1.02 times as long as for one request")
 
     def test_the_ridge(self, says):
         costs = self.costs
@@ -94,6 +108,33 @@ class TestKVCache:
         says("00b_kv_cache", "At the same one, 295.")
         assert 4 < 256 * 2000 * costs.kv / costs.weights < 5 and 256 * 2000 == 512_000
         says("00b_kv_cache", "the keys and values of 512,000 tokens take more than four times as long")
+
+    def test_no_batch_of_500_tokens_reaches_the_ridge(self, says):
+        def under_the_roof(batch: int) -> tuple[float, float]:
+            """FLOPs a byte, and the share of the FLOP/s."""
+            step = self.costs.step(decodes(batch, 500))
+            return step["mfu"] * gpu("h100").peak("bfloat16") / (step["mbu"] * gpu("h100").bandwidth), step["mfu"]
+
+        assert round(under_the_roof(64)[0]) == 51
+        weights = self.model.layer_weights + self.model.output_weights
+        most = (2 * weights + 500 * self.model.pair_flops) / (500 * 131_072)  # of any batch, however large
+        assert round(most) == 233 and all(under_the_roof(1 << i)[0] < most for i in range(30))
+        assert f"{under_the_roof(1 << 30)[1]:.0%}" == "44%" and all(
+            under_the_roof(1 << i)[1] < 0.442 for i in range(30)
+        )
+        half = self.costs.step(decodes(512, 500))
+        assert half["kv"] > half["seconds"] / 2
+        says("00b_kv_cache", "Batch 64 stands at 51 FLOPs a byte", "Batch 512 lies below the roof: more than half")
+        says("00b_kv_cache", "no batch gets beyond 233 FLOPs a byte, or 44% of the peak: the ridge at 295 is")
+
+    def test_the_lab(self, says):
+        small = roofline(gpu("l4"), self.model)
+        assert round(small.weights / (small.token + small.sample)) == 403
+        short, long = (1000 * self.costs.step(decodes(64, context))["seconds"] for context in (100, 2000))
+        assert (f"{short:.2f}", f"{long:.2f}", round(long / short)) == ("4.83", "9.66", 2)
+        room = 0.9 * gpu("h100").memory - 2 * self.model.weights
+        assert room // (8000 * 2 * self.model.kv_values) == 53
+        says("00b_kv_cache", "At a larger one, 403 against 295", "2,000: 9.66 ms against 4.83", "There is room for 53")
 
 
 def requests(*lengths: tuple[int, int]) -> list[Request]:
@@ -133,7 +174,11 @@ class TestStatic:
         for wait in (0.0, 0.2):
             engine = build_simulated("static", max_num_seqs=8, max_model_len=256, max_wait_s=wait)
             params = SamplingParams(max_tokens=40)
-            found.append(summary(engine.run(Request([0] * 20, params, str(i), arrival=0.05 * i) for i in range(16))))
+            trace = engine.run(Request([0] * 20, params, str(i), arrival=0.05 * i) for i in range(16))
+            found.append(summary(trace))
+        idle = 1 - sum(record.t1 - record.t0 for record in trace) / found[-1].seconds
+        assert f"{idle:.0%}" == "32%"
+        says("01_static", "the device is idle for 32% of the time")
         first, second = found
         assert (first.steps, second.steps) == (240, 160)
         assert [round(1000 * s.ttft.p50) for s in found] == [88, 130]
@@ -146,8 +191,22 @@ class TestStatic:
         assert (prompt["padded"], prompt["finished"]) == (432, 0)
         assert f"{1 - answer['useful'] / answer.total():.0%}" == "63%"
         assert set(self.lab(1, 40, 40)) == {"useful"}
-        says("01_static", "One lane wastes nothing", "makes 63% of the rows useless: 432 finished ones")
-        says("01_static", "A prompt of 40 among answers of four costs as many rows, 432 of padding")
+        wide = self.lab(8, 40, 4)
+        assert (wide["finished"], wide.total()) == (answer["finished"], answer.total())
+        says("01_static", "(1) 63%: 432 positions are those of finished requests", "With eight lanes 63% again")
+        says(
+            "01_static",
+            "One lane wastes nothing",
+            "a prompt of 40 among answers of four costs 432 positions of padding",
+        )
+
+    def test_what_is_computed_while_somebody_waits(self):
+        """Of the lengths that the notebook's eight questions have: padding, where requests join, does not count."""
+        engine = build_simulated("static", max_num_seqs=4, max_model_len=512)
+        trace = engine.run(requests((42, 8), (44, 32), (37, 32), (42, 14), (60, 32), (40, 3), (38, 32), (80, 32)))
+        lost = [r for r in trace if r.waiting and not r.admitted and any(w.kind == "wasted" for w in r.work)]
+        assert [lost[0].step, lost[-1].step, len(lost)] == [8, 31, 24]
+        assert sum(work.tokens for record in lost for work in record.work if work.kind == "wasted") == 24 + 18
 
     def test_the_first_question(self, says):
         rows = self.rows(build_simulated("static", max_num_seqs=8, max_model_len=256).run(
@@ -183,8 +242,8 @@ class TestIteration:
         assert all(record.waiting.why == "needs 12 blocks in a row, the longest hole has 8 (11 free)"
                    for record in trace.records[5:9])  # fmt: skip
         assert all([work.id for work in record.work] == ["c"] for record in trace.records[5:9])
-        says("02_iteration", "In step 9, when c has ended: d needs 12 tokens. From step 5 on 11 are free")
-        says("02_iteration", "they lie in two pieces", "in steps 5 to 8 only one of them had work")
+        says("02_iteration", "In step 9, when c has ended: d needs 12 tokens, and from step 5 on only 11 are free")
+        says("02_iteration", "in steps 5 to 8 only one of them had work")
         says("02_iteration", "e, which wanted three tokens from step 2 on, begins with d")
         for name, arrival, prompt, output in self.six:
             says("02_iteration", f"| {name} | {arrival} | {prompt} | {output} |")
@@ -198,9 +257,12 @@ class TestIteration:
         reached = [key for key, n in steps.items() if n == least]
         assert min(lanes for lanes, _ in reached) == 4 and min(pool for _, pool in reached) == 37
         assert (4, 37) in reached
-        says("02_iteration", "With a pool of 20 a third lane changes nothing: 14 steps with two, 14 with six")
-        says("02_iteration", "With two lanes, 40 tokens are as good as 60: 12 steps")
-        says("02_iteration", "Eight steps are the least", "they take four lanes and 37 tokens")
+        assert steps[1, 20] > steps[2, 20]
+        says("02_iteration", "with a pool of 20 a third lane changes nothing, 14 steps with two, 14 with six")
+        says("02_iteration", "with two lanes, 40 tokens are as good as 60, 12 steps")
+        assert self.six[2][:2] == ("c", 1) and self.six[2][3] == 7 == least - 1
+        says("02_iteration", "Eight steps are the least, because c arrives before step 1 and needs seven")
+        says("02_iteration", "They take four lanes and 37 tokens")
 
     def test_twelve_questions_take_fewer_steps(self):
         """Of the lengths that the notebook asks for, if no answer ends early."""
@@ -215,12 +277,16 @@ class TestIteration:
         trace = engine.run(requests(*[(2, 8)] * 4))
         assert [len(move.blocks) for move in trace[0].blocks] == [32, 32] and trace[0].kv["total"] == 1024
         assert (trace[0].waiting.id, trace[0].waiting.behind) == ("c", 1)
-        says("02_iteration", "Here the pool has 1,024 tokens, and four short requests come")
-        says("02_iteration", "Two requests hold the whole pool, 32 blocks each")
+        says("02_iteration", "Here the pool has 1,024 tokens, `max_model_len` is 512, and four short requests come")
+        assert max(prompt + 8 for prompt in (2, 8)) <= 16, "none writes into a second block"
+        says(
+            "02_iteration", "Two requests hold the whole pool, 32 blocks each, and each has written into its first one"
+        )
+        assert trace[7].kv["used"] + trace[7].kv["reserved"] + trace[7].kv["internal"] == 1024
 
     def test_the_first_question(self, says):
         assert 30 + 500 == 530 and 31 * 500 == 15_500
-        says("02_iteration", "530 rows; the rectangle would have 31 x 500 = 15,500. Sampled are 31")
+        says("02_iteration", "530 positions; the rectangle would have 31 x 500 = 15,500. Sampled is at 31")
 
 
 class TestPaged:
@@ -344,8 +410,8 @@ class TestWhatTheyAreMadeFrom:
         engine.add(Request([0] * 7, SamplingParams(max_tokens=2), "c"))
         record = engine.step()
         above, below = steps.ragged(record).axes
-        assert above.get_title("left") == "padded: 3 x 7 = 21 rows, 12 of them empty"
-        assert below.get_title("left") == "flat: 9 rows, none of them empty"
+        assert above.get_title("left") == "padded: 3 requests x 7 = 21 positions, 12 of them empty"
+        assert below.get_title("left") == "flat: 9 positions, none of them empty"
         assert below.get_xticks().tolist() == [0, 1, 2, 9]
         assert [line.get_xdata()[0] for line in below.get_lines() if len(line.get_xdata())] == [0.5, 1.5, 8.5]
         positions = [text.get_text() for text in below.texts if text.get_text().isdigit()]
@@ -367,6 +433,7 @@ class TestWhatTheyAreMadeFrom:
         assert ax.get_title("left") == "x: batch 64, context 500: 5.85 ms a step, 1.27 times batch 1, 10,941 tokens/s"
         (ax,) = steps.roofline(gpu("h100"), "bfloat16", {"one": costs.step(decodes(1, 500))}, theme).axes
         (x,), (y,) = ax.get_lines()[-1].get_data()
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one"]
         flops = 2 * (TestKVCache.model.layer_weights + TestKVCache.model.output_weights) + 500 * 4 * 32 * 32 * 128
         moved = 2 * (TestKVCache.model.layer_weights + TestKVCache.model.output_weights) + 500 * 131_072
         assert (x, y) == pytest.approx((flops / moved, flops / costs.step(decodes(1, 500))["seconds"] / 1e12))

@@ -28,14 +28,15 @@ def without_cache(model: PreTrainedModel, prompt: Sequence[int], max_tokens: int
 def with_cache(model: PreTrainedModel, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], list[int]]:
     ids, read = list(prompt), []
     cache = DynamicCache(config=model.config)
+    cached = {"use_cache": True, cache_argument(model): cache}
     for _ in range(max_tokens):
         new = ids[cache.get_seq_length() :]  # all that has no keys and values yet
-        logits = model(torch.tensor([new], device=model.device), use_cache=True, **{argument(model): cache}).logits
+        logits = model(torch.tensor([new], device=model.device), **cached).logits
         read.append(len(new))
         ids.append(int(logits[0, -1].argmax()))
     return ids[len(prompt) :], read
 
 
-def argument(model: PreTrainedModel) -> str:
+def cache_argument(model: PreTrainedModel) -> str:
     """What the model calls its cache: transformers renamed it in 5.24."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
