@@ -142,8 +142,11 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     chosen = [] if "--all" in arguments else ["-m", "not slow"]
     others = [argument for argument in arguments if argument != "--all"]
-    # One thread: on a small machine that is shared, more are slower. Offline: no test may need the network.
-    return run("-m", "pytest", *chosen, *others, cwd=ROOT, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+    # Two processes with one thread each, file by file: more threads on a small machine that is shared are slower. For a
+    # choice of tests one process, which can stop at a breakpoint.
+    split = ["-n", "2", "--dist", "loadfile"] if not others and (os.cpu_count() or 1) > 1 else []
+    # Offline: no test may need the network.
+    return run("-m", "pytest", *chosen, *split, *others, cwd=ROOT, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
 
 
 def lab(arguments: list[str]) -> int:

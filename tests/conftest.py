@@ -43,3 +43,16 @@ def smollm2():
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def seen(record_property):
+    """seen(text): a figure that is reported at the end of the run and not asserted, for machines are busy."""
+    return lambda text: record_property("seen", text)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "seen":
+                terminalreporter.write_line(f"{report.nodeid}: {value}")

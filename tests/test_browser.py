@@ -192,7 +192,7 @@ def what_was_predicted_is_locked_and_revealed(page, cell) -> None:
     assert cell.query_selector("input").is_disabled()
 
 
-def test_live_at_64_lanes(notebook, page, capsys):
+def test_live_at_64_lanes(notebook, page, seen):
     """It follows the engine, and can be scrubbed while the cell still runs."""
     notebook(IMPORTS, LIVE.format(name="large", pause=0.012))
     page.evaluate("() => { window.paints.length = 0; }")
@@ -209,10 +209,11 @@ def test_live_at_64_lanes(notebook, page, capsys):
     assert timeline.query_selector(".words").text_content().startswith("Step 29 (the last is 499)")
     done = page.evaluate(SCRUB, timeline)
     assert browser.problems(page, ["prefill", "decode"]) == []
-    with capsys.disabled():
-        print(f"\n64 lanes live: {paints / 2:.0f} frames/s; scrub latency in ms, median and largest: ", end="")
-        for what, times in (("while the cell runs", latencies), ("afterwards", done)):
-            print(f"{what} {statistics.median(times):.0f} and {max(times):.0f}", end="; ")
+    running, after = (f"{statistics.median(times):.0f} and {max(times):.0f}" for times in (latencies, done))
+    seen(
+        f"64 lanes live: {paints / 2:.0f} frames/s; scrub latency in ms, median and largest: "
+        f"while the cell runs {running}, afterwards {after}"
+    )
 
 
 @pytest.mark.parametrize("name", [*SCENES, "lab"])

@@ -290,6 +290,15 @@ def test_slow_tests_run_with_all_only(course: ModuleType, ran: list[tuple]) -> N
     assert ran[1][0] == ("-m", "pytest", "-x")
 
 
+def test_two_processes_share_the_whole_suite(course: ModuleType, ran: list[tuple], monkeypatch) -> None:
+    for cores in (1, 2, 64):
+        monkeypatch.setattr(course.os, "cpu_count", lambda cores=cores: cores)
+        course.main(["test"])
+        course.main(["test", "--all"])
+    split = ("-n", "2", "--dist", "loadfile")
+    assert [arguments[2:] for arguments, _ in ran] == [("-m", "not slow"), ()] + 2 * [("-m", "not slow", *split), split]
+
+
 def test_run_keeps_what_is_set_and_returns_the_exit_code(
     course: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,20 +53,23 @@ class Picture(Figure):
         return png.getvalue()
 
 
-def draw(trace: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -> Picture:
+def draw(trace: Trace, by: By = "lane", x: X = "step", theme: Theme = "light", *, strips: bool = True) -> Picture:
     """The picture of one trace.
 
     by: a row per lane, where idle time shows, or per request in order of arrival, where waiting shows. x: `step` gives
-    every step the same width; `time` is in seconds since the trace began. Raises ValueError if nothing was computed.
+    every step the same width; `time` is in seconds since the trace began. strips: whether the counts stand below.
+    Raises ValueError if nothing was computed.
     """
-    return _figure([trace], [headline(trace)], by, x, theme)
+    return _figure([trace], [headline(trace)], by, x, theme, strips)
 
 
-def compare(a: Trace, b: Trace, by: By = "lane", x: X = "step", theme: Theme = "light") -> Picture:
+def compare(
+    a: Trace, b: Trace, by: By = "lane", x: X = "step", theme: Theme = "light", *, strips: bool = True
+) -> Picture:
     """Two traces of one workload, one above the other on one scale, with the numbers that differ. Else as `draw`."""
     first, second = summary(a).output_tokens_per_s, summary(b).output_tokens_per_s
     gain = f" ({second / first:.2f} times the tokens/s above)" if first else ""
-    return _figure([a, b], [headline(a), headline(b) + gain], by, x, theme)
+    return _figure([a, b], [headline(a), headline(b) + gain], by, x, theme, strips)
 
 
 def block_map(trace: Trace, step: int, request: str | None = None, theme: Theme = "light") -> Picture:
@@ -165,12 +168,12 @@ def grid(trace: Trace, by: By = "lane") -> np.ndarray:
     return cells
 
 
-def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) -> Picture:
+def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme, counts: bool) -> Picture:
     if not all(any(record.work for record in trace) for trace in traces):
         raise ValueError("nothing was computed in this trace, so there is nothing to draw: run a request first")
     edges = [_edges(trace, x) for trace in traces]
     pools = [[_kv] if any(record.kv for record in trace) else [] for trace in traces]
-    strips = [[_tokens, _queue, *pool, _device] for pool in pools]
+    strips = [[_tokens, _queue, *pool, _device] if counts else [] for pool in pools]
     heights: list[float] = []
     for trace, below in zip(traces, strips, strict=True):
         heights += [_height(trace, by)] + [0.55 if strip is not _device else 0.16 for strip in below]
@@ -178,7 +181,7 @@ def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme) 
     same: dict[Any, list[Axes]] = {}  # what two traces are compared on has one scale
     with rc_context(_style(theme)):
         figure = Picture(figsize=(WIDTH, sum(heights) + 0.3 * len(traces) + 0.6), layout="constrained")
-        axes = iter(figure.subplots(len(heights), sharex=True, height_ratios=heights))
+        axes = iter(figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0])
         for trace, title, columns, below in zip(traces, titles, edges, strips, strict=True):
             ax = next(axes)
             ax.set_title(title, parse_math=False)

@@ -54,7 +54,7 @@ class Timeline(anywidget.AnyWidget):
         """The matplotlib Figure that stands for the widget where nothing runs."""
         from minibatcher.views import figure
 
-        look: Any = {"by": self.by, "x": self.x}
+        look: Any = {"by": self.by, "x": self.x, "strips": self.strips}
         return figure.draw(*self.traces, **look) if len(self.traces) == 1 else figure.compare(*self.traces, **look)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
