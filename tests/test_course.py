@@ -295,7 +295,7 @@ def test_two_processes_share_the_whole_suite(course: ModuleType, ran: list[tuple
         monkeypatch.setattr(course.os, "cpu_count", lambda cores=cores: cores)
         course.main(["test"])
         course.main(["test", "--all"])
-    split = ("-n", "2", "--dist", "loadfile")
+    split = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
     assert [arguments[2:] for arguments, _ in ran] == [("-m", "not slow"), ()] + 2 * [("-m", "not slow", *split), split]
 
 
