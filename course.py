@@ -142,8 +142,9 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     chosen = [] if "--all" in arguments else ["-m", "not slow"]
     others = [argument for argument in arguments if argument != "--all"]
-    # Two processes with one thread each: more threads on a small machine that is shared are slower. They take file after
-    # file in this order, in which the longest come early. A choice of tests runs in one, which can stop at a breakpoint.
+    # Two processes with one thread each: more threads on a small machine that is shared are slower. They take one file
+    # after the other in the order of names, in which the longest come early. A choice of tests runs in one process,
+    # which can stop at a breakpoint.
     whole = not others and (os.cpu_count() or 1) > 1
     split = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"] if whole else []
     # Offline: no test may need the network.
