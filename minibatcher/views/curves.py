@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from minibatcher.measure.capacity import Capacity
 from minibatcher.measure.metrics import Summary, running, span
@@ -21,6 +22,7 @@ from minibatcher.views.states import INK, KV, PAPER
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#882255", "#56B4E9", "#A6761D")  # Okabe and Ito's, and two more
 DASHES = ("-", "--", "-.", ":")  # hue alone carries nothing
+MARKERS = "os^DvP"
 BINS = 200  # points of a curve over time
 
 
@@ -100,6 +102,8 @@ def frontier(
 ) -> Picture:
     """What throughput costs in latency: a curve for each name, and on it a point for each load, from light to heavy.
 
+    Each curve is thinner than the one before, so that both can be seen where one lies on the other.
+
     limits: objectives in seconds (`ttft_p99`, `itl_p99` and so on), each drawn as a line where its time is shown.
     """
     limits = limits or {}
@@ -109,12 +113,18 @@ def frontier(
             figure.subplots(1, 2), ("TTFT p99 (s)", "ITL p99 (ms)"), (1, 1000), ("ttft", "itl"), strict=True
         ):
             for number, (name, found) in enumerate(runs.items()):
-                look = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+                over = len(runs) - 1 - number
+                look: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "label": name}
+                look |= {"linestyle": DASHES[number % len(DASHES)], "linewidth": 1 + 0.7 * over}
+                look |= {"marker": MARKERS[number % len(MARKERS)], "markersize": 4 + 1.5 * over}
                 heights = [scale * (getattr(s, pick).p99 or np.nan) for s in found]
-                ax.plot([s.output_tokens_per_s for s in found], heights, marker="o", label=name, **look)
+                ax.plot([s.output_tokens_per_s for s in found], heights, **look)
             for limit in (seconds for name, seconds in limits.items() if name.startswith(pick)):
                 ax.axhline(scale * limit, color=INK[theme], linestyle=":", linewidth=1)
             ax.set_yscale("log")
+            ax.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_formatter("{x:g}")
             ax.set_ylabel(label)
             ax.set_xlabel("output tokens/s")
         figure.axes[0].legend(frameon=False)
@@ -164,13 +174,22 @@ def crossover(
             moved = np.array([costs.swap_s(-(-int(n) // block_size)) for n in tokens]) * 1000
             ax.plot(tokens, again, DASHES[0], color=COLOURS[0], label="recompute")
             ax.plot(tokens, moved, DASHES[1], color=COLOURS[1], label="swap")
-            cheaper = tokens[again > moved]
-            begins = f"swap from {cheaper[0]}" if len(cheaper) else "recompute"
-            ax.set_title(f"{name}: {begins}")
-            ax.set_ylim(0, 1.2 * moved[-1])
+            ax.set_title(f"{name}: {_swaps(tokens, again > moved)}")
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            ax.set_ylim(bottom=0.3 * moved[0])  # below, a recomputed victim costs nothing that one would see
         _outer(figure.axes, columns, "tokens of the victim", "ms")
         figure.axes[0].legend(frameon=False)
     return figure
+
+
+def _swaps(tokens: np.ndarray, cheaper: np.ndarray) -> str:
+    """From how many tokens on it is cheaper to swap, and from where it is now and then: recompute goes up in steps."""
+    if not cheaper[-1]:
+        return "recompute"
+    last = len(tokens) - np.argmin(cheaper[::-1]) if not cheaper.all() else 0
+    first = np.argmax(cheaper)
+    return f"swap from {tokens[last]:,}" + (f" (now and then from {tokens[first]:,})" if first < last else "")
 
 
 # -- of the lecture demos; points: the size of the letters, 8 on a page and 12 on a projector --------------------------
