@@ -3,8 +3,8 @@
     minibatcher grade challenge         the invariants, and the scoreboard
 
 A modelled H100 serves an 8B model to more people than it can. What counts is *goodput*: how many requests a second end
-with their first token within 1 s and no slow gap between tokens (p99 of a request's own gaps within 50 ms). The traces
-that count are others than those you see here.
+with their first token within 1 s and no gap between two tokens above 50 ms. The traces that count are others than those
+you see here.
 
 You may decide anything: who joins, in which order, how large the chunks are, who gives way. What must hold is what
 holds for every engine: each request ends once with the tokens that it would get alone, no block has two owners, no step
