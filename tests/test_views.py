@@ -497,6 +497,8 @@ def test_block_map():
     assert "a: 5 of 8" in [text.get_text() for text in figure.legends[0].get_texts()]
     line = block_map(preemptive_trace(), 3, request="b").axes[0].lines[0]
     assert line.get_xdata().tolist() == [1.5, 0.5]  # logical 0 lies in block 1
+    assert line.get_ydata()[0] < line.get_ydata()[1], "downwards, so that it does not fold over itself"
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["0", "1", "2"]
     with pytest.raises(IndexError):
         block_map(preemptive_trace(), 4)
     with pytest.raises(ValueError, match="no pool"):
@@ -509,6 +511,19 @@ def test_block_map_leaves_out_what_was_never_used():
     figure = block_map(trace, 0)
     assert figure.axes[0].get_xlim() == (0, 16)
     assert "blocks 16 to 999, never used, are left out" in figure.axes[0].get_title("left")
+
+
+def test_block_map_numbers_its_blocks():
+    def below(trace: Trace) -> list[str]:
+        return [text.get_text() for text in block_map(trace, 0).axes[0].get_xticklabels()]
+
+    trace = preemptive_trace()
+    trace.meta["settings"]["num_blocks"] = 40
+    trace[0].blocks[0].blocks[0] = 20  # a second row
+    assert below(trace) == [f"+{column}" for column in range(16)]
+    trace[0].blocks[0].blocks[0] = 2000
+    trace.meta["settings"]["num_blocks"] = 2001
+    assert below(trace) == [], "too narrow for numbers"
 
 
 def test_compare_has_one_scale():

@@ -113,10 +113,10 @@ def frontier(
             figure.subplots(1, 2), ("TTFT p99 (s)", "ITL p99 (ms)"), (1, 1000), ("ttft", "itl"), strict=True
         ):
             for number, (name, found) in enumerate(runs.items()):
-                over = len(runs) - 1 - number
+                over = (len(runs) - 1 - number) ** 0.5
                 look: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "label": name}
-                look |= {"linestyle": DASHES[number % len(DASHES)], "linewidth": 1 + 0.7 * over}
-                look |= {"marker": MARKERS[number % len(MARKERS)], "markersize": 4 + 1.5 * over}
+                look |= {"linestyle": DASHES[number % len(DASHES)], "linewidth": 1 + 1.3 * over}
+                look |= {"marker": MARKERS[number % len(MARKERS)], "markersize": 4 + 2.2 * over}
                 heights = [scale * (getattr(s, pick).p99 or np.nan) for s in found]
                 ax.plot([s.output_tokens_per_s for s in found], heights, **look)
             for limit in (seconds for name, seconds in limits.items() if name.startswith(pick)):

@@ -75,8 +75,10 @@ def compare(
 def block_map(trace: Trace, step: int, request: str | None = None, theme: Theme = "light") -> Picture:
     """The pool while trace[step] runs: a cell for each block, in its owner's colour where keys and values are written.
 
-    Where there is room, a block says `owner:logical`. request: joins its blocks in the order of its tokens. Raises
-    ValueError for a trace without a pool, IndexError for a step that is not there.
+    Where there is room, a block says `owner:logical`, and its number stands under it (in a grid of several rows: what
+    is to be added to the row's). request: joins its blocks in the order of its tokens, downwards within each, so that
+    the way there and back are two lines. Raises ValueError for a trace without a pool, IndexError for a step that is
+    not there.
     """
     settings = trace.meta.get("settings", {})
     if not settings.get("num_blocks"):
@@ -93,10 +95,12 @@ def block_map(trace: Trace, step: int, request: str | None = None, theme: Theme 
     title += f" (blocks {count} to {total - 1}, never used, are left out)" if count < total else ""
 
     with rc_context(_style(theme) | {"axes.facecolor": PAPER[theme]}):
-        figure = Picture(figsize=(WIDTH, min(5.0, 0.3 * height) + 1.2), layout="constrained")
+        figure = Picture(figsize=(WIDTH, min(5.0, 0.3 * height) + 1.4), layout="constrained")
         ax = figure.subplots()
         ax.set(title=title, xlim=(0, columns), ylim=(height - 0.5, -0.5), ylabel="block")
-        ax.set_xticks([])
+        under = range(columns if columns <= 32 else 0)
+        ax.set_xticks([x + 0.5 for x in under], [f"+{x}" if height > 1 else str(x) for x in under])
+        ax.tick_params(axis="x", length=0)
         every = ceil(height / 12)
         ax.set_yticks(range(0, height, every), [str(row * columns) for row in range(0, height, every)])
         y, x = np.divmod(np.arange(count), columns)
@@ -129,7 +133,7 @@ def block_map(trace: Trace, step: int, request: str | None = None, theme: Theme 
                         path_effects=halo,
                     )
             if id == request:
-                ax.plot(x + 0.5, y + 0.3, color=INK[theme], marker="o", markersize=3)
+                ax.plot(x + 0.5, y + np.linspace(0.2, 0.42, len(x)), color=INK[theme], marker="o", markersize=3)
                 frame = {"fill": False, "edgecolor": INK[theme], "linewidth": 1.5, "zorder": 3}
                 ax.add_artist(PathPatch(_rectangles(x, x + 1, y), **frame))
         ax.hlines(np.arange(height + 1) - 0.5, 0, columns, color=PAPER[theme], linewidth=1)
