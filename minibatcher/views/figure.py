@@ -202,6 +202,8 @@ def _figure(traces: list[Trace], titles: list[str], by: By, x: X, theme: Theme, 
                 other.yaxis.set_major_locator(NullLocator() if strip is _device else MaxNLocator(2, integer=True))
         seconds = "modelled seconds" if traces[0].meta.get("clock") == "virtual" else "seconds"
         ax.set_xlabel("step" if x == "step" else seconds)
+        if x == "step":
+            ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
         figure.align_ylabels()
         ncols = ceil(len(legend) / 2) if len(legend) > 9 else len(legend)  # nine fit in a row
         figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=ncols, frameon=False)

@@ -54,8 +54,9 @@ def render_rich(steps: Trace | Sequence[StepRecord], width: int = 72, lanes: int
 def headline(trace: Trace) -> str:
     """Stage, model, and the numbers in which two traces of one workload differ."""
     numbers = summary(trace)
+    many = "" if numbers.requests == 1 else "s"
     return (
-        f"{name(trace)}: {numbers.requests} requests, {numbers.steps} steps, {numbers.seconds:,.2f} s, "
+        f"{name(trace)}: {numbers.requests} request{many}, {numbers.steps} steps, {numbers.seconds:,.2f} s, "
         f"{numbers.output_tokens_per_s:,.1f} output tokens/s, "
         f"{numbers.wasted_row_share:.0%} of the computed positions wasted"
     )
