@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import textwrap
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,9 @@ def begin() -> None:
 
 def source(thing: Any) -> Markdown:
     """The source of a function, class or module, as it is today, with its file and line."""
-    lines, first = (inspect.getsource(thing).splitlines(), 1) if inspect.ismodule(thing) else _lines(thing)
-    body = inspect.cleandoc("\n" + "\n".join(lines))
-    return Markdown(f"`{_file(thing)}`, line {first}:\n\n```python\n{body}\n```")
+    lines, first = inspect.getsourcelines(thing)
+    body = textwrap.dedent("".join(lines)).rstrip()
+    return Markdown(f"`{_file(thing)}`, line {max(1, first)}:\n\n```python\n{body}\n```")  # a module begins at 0
 
 
 def diff(before: Any, after: Any, context: int = 1) -> Markdown:
@@ -36,11 +37,6 @@ def diff(before: Any, after: Any, context: int = 1) -> Markdown:
     a, b = (inspect.getsource(thing).splitlines() for thing in (before, after))
     lines = list(difflib.unified_diff(a, b, _file(before), _file(after), n=context, lineterm=""))
     return Markdown("```diff\n" + "\n".join(lines) + "\n```" if lines else "They are the same, line for line.")
-
-
-def _lines(thing: Any) -> tuple[list[str], int]:
-    lines, first = inspect.getsourcelines(thing)
-    return [line.rstrip("\n") for line in lines], first
 
 
 def _file(thing: Any) -> str:

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from minibatcher.clock import Clock
-from minibatcher.measure.workloads import Draw, arrivals, closed_loop, lengths, synthetic
+from minibatcher.measure.workloads import arrivals, at_most, closed_loop, lengths, synthetic
 from minibatcher.request import Request, SamplingParams
 from minibatcher.stages import build_engine
 from minibatcher.trace import Trace
@@ -57,7 +57,3 @@ def measured(model: Any = "smollm2", *, seed: int = 0, clock: Clock | None = Non
         end = 1 + max(number for number, record in enumerate(records) if record.arrived)
         trace.records += records[3 if turn == 0 else 0 : end]  # the first calls of a model warm it up
     return trace
-
-
-def at_most(most: int, draw: Draw) -> Draw:
-    return lambda random: min(most, draw(random))

@@ -31,6 +31,11 @@ def rectangle(rows: int, width: int, columns: int) -> Shape:
     return Shape(rows * width, rows, rows * pairs(width, columns), rows * columns)
 
 
+def decodes(batch: int, context: int) -> Shape:
+    """The shape of a step in which `batch` requests decode, each with `context` tokens."""
+    return Shape(tokens=batch, sampled=batch, pairs=batch * context, kv=batch * context)
+
+
 def planned(plan: Plan) -> Shape:
     """The shape of a flat batch that is about to run."""
     tokens = sampled = looked_at = kv = 0

@@ -91,6 +91,11 @@ def lengths(text: str) -> Draw:
         ) from None
 
 
+def at_most(most: int, draw: Draw) -> Draw:
+    """The same lengths, those above `most` cut to it."""
+    return lambda random: min(most, draw(random))
+
+
 def _lognormal(median: float, sigma: float, most: float = float("inf")) -> Draw:
     return lambda draw: int(min(most, max(1, round(exp(draw.gauss(log(median), sigma))))))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from minibatcher.model.plain import cache_argument
 from minibatcher.model.runner import Stopwatch
 from minibatcher.model.sampling import sample
 from minibatcher.plan import Plan
@@ -25,9 +25,7 @@ class PaddedRunner:
     def __init__(self, model: PreTrainedModel, pad_token_id: int = 0) -> None:
         self.model = model
         self.pad_token_id = pad_token_id
-        # transformers 5.24 renamed the argument; both names belong to the range of versions we support.
-        names = inspect.signature(model.forward).parameters
-        self._cache_argument = "cache" if "cache" in names else "past_key_values"
+        self._cache_argument = cache_argument(model)
         self._cache: Any = None
         self._mask = torch.empty(0)  # [rows, tokens in the cache]: 0 where a row is padded
         self.stopwatch = Stopwatch(model.device)

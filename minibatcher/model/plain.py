@@ -38,5 +38,5 @@ def with_cache(model: PreTrainedModel, prompt: Sequence[int], max_tokens: int) -
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """What the model calls its cache: transformers renamed it in 5.24."""
+    """What the model calls its cache: transformers renamed it in 5.24, and we support versions of both kinds."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"

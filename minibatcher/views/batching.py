@@ -16,7 +16,7 @@ import ipywidgets
 
 from minibatcher.measure.metrics import summary
 from minibatcher.measure.simulator import build_simulated, simulated_requests
-from minibatcher.measure.workloads import Draw, Job, arrivals, lengths, synthetic
+from minibatcher.measure.workloads import Draw, Job, arrivals, at_most, lengths, synthetic
 from minibatcher.stages import DEFAULTS, STAGES, build_engine, uses
 from minibatcher.trace import Trace
 from minibatcher.views import html
@@ -29,10 +29,6 @@ def rarely(long: int, short: str) -> Draw:
     """One length in five is long."""
     usual = lengths(short)
     return lambda draw: long if draw.random() < 0.2 else usual(draw)
-
-
-def at_most(most: int, draw: Draw) -> Draw:
-    return lambda random: min(most, draw(random))
 
 
 MIXES: dict[str, tuple[Draw, Draw]] = {  # of prompts and of outputs

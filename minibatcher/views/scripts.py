@@ -14,7 +14,7 @@ from minibatcher.measure.costs import roofline
 from minibatcher.measure.gpus import gpu
 from minibatcher.measure.metrics import Summary, goodput, requests, summary
 from minibatcher.measure.policies import pool_shares
-from minibatcher.measure.shapes import Shape
+from minibatcher.measure.shapes import decodes
 from minibatcher.measure.simulator import build_simulated, simulated_requests
 from minibatcher.measure.workloads import Job, arrivals, lengths, synthetic
 from minibatcher.stages import build_engine
@@ -67,7 +67,7 @@ def why_batch(batch: int, machine: str) -> Played:
         more = f"Medians of {STEPS} steps, measured here just now; another program that runs meanwhile disturbs them."
     else:
         costs = roofline(gpu("h100"), architecture("llama-3.1-8b"))
-        shapes = {rows: Shape(rows, rows, CONTEXT * rows, CONTEXT * rows) for rows in (*BATCHES, 256, 1024)}
+        shapes = {rows: decodes(rows, CONTEXT) for rows in (*BATCHES, 256, 1024)}
         seconds = {rows: costs.step(shape)["seconds"] for rows, shape in shapes.items()}
         story = f"Llama-3.1-8B on a modelled H100 (modelled time): each row decodes one token, at context {CONTEXT}."
         more = (

@@ -10,14 +10,12 @@ from matplotlib.patches import Patch, Rectangle
 
 from minibatcher.measure.costs import CostModel
 from minibatcher.measure.gpus import GPU, TFLOPS
-from minibatcher.measure.shapes import Shape
+from minibatcher.measure.shapes import decodes
 from minibatcher.trace import StepRecord
+from minibatcher.views.curves import COLOURS, DASHES, MARKERS
 from minibatcher.views.figure import WIDTH, Picture, Theme, _style
 from minibatcher.views.states import INK, OWNERS, PAPER, STATES
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#882255", "#56B4E9")
-MARKS = ("o", "s", "^", "D")
-DASHES = ("-", "--", "-.", ":")  # hue alone carries nothing
 BATCHES = tuple(1 << i for i in range(10))  # 1 to 512
 MOST_CELLS = 72  # more have no room for their numbers
 
@@ -97,11 +95,6 @@ def by_batch(measured: Mapping[str, Mapping[int, float]], theme: Theme = "light"
     return figure
 
 
-def decodes(batch: int, context: int) -> Shape:
-    """The shape of a step in which `batch` requests decode, each with `context` tokens."""
-    return Shape(tokens=batch, sampled=batch, pairs=batch * context, kv=batch * context)
-
-
 def terms(costs: CostModel, context: int, batch: int, name: str = "", theme: Theme = "light") -> Picture:
     """What a step of decodes takes by its batch, in layers, with one batch marked."""
     batches = range(1, BATCHES[-1] + 1)
@@ -153,7 +146,7 @@ def roofline(device: GPU, dtype: str, steps: Mapping[str, Mapping[str, float]], 
         for number, (name, step) in enumerate(steps.items()):
             flops = step["mfu"] * peak * step["seconds"]
             at = flops / (step["mbu"] * bandwidth * step["seconds"]), step["mfu"] * peak / TFLOPS
-            ax.plot(*at, MARKS[number % len(MARKS)], color=COLOURS[number % len(COLOURS)], label=name)
+            ax.plot(*at, MARKERS[number % len(MARKERS)], color=COLOURS[number % len(COLOURS)], label=name)
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set(xlabel="FLOPs for each byte read", ylabel="TFLOP/s", title=f"modelled {device.name}, {dtype}")
